@@ -1,0 +1,73 @@
+"""A dialect: one HTTP or WebSocket API, as a plugin."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from cardcage_sdk.chat import JsonValue
+    from cardcage_sdk.errors import CardcageError
+    from cardcage_sdk.service import Service
+
+__all__ = ["Dialect", "Reply"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A whole HTTP answer, with no web framework in it."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Dialect(ABC):
+    """One API. Constructed once at start-up, in the server process, with no argument.
+
+    A dialect imports the sdk and quart; it reaches models only through `service`, and never knows which platform answers.
+    Its layout is always the same: `plugin.py`, `routes/`, `wire/` (pydantic models of the API exactly as clients see it),
+    `decode.py` (towards neutral), `encode.py` (away from it), both pure, and `errors.py` (one table of every class of
+    `cardcage_sdk.errors` to status and body).
+    """
+
+    name: ClassVar[str]
+    """**REQUIRED** Id in configuration and logs; the same as the entry point's name."""
+
+    prefixes: ClassVar[tuple[str, ...]]
+    """**REQUIRED** Paths that this dialect owns, as `/v1`; `/v1` covers `/v1` and everything below it.
+
+    The owner of the longest matching prefix answers unknown paths, wrong methods, oversized bodies and missing keys in its
+    own error form. One prefix claimed by two dialects is a start-up error.
+    """
+
+    any_origin_paths: ClassVar[tuple[str, ...]] = ()
+    """Paths that web pages of any origin may call by default; everything else takes own and loopback origins only."""
+
+    @abstractmethod
+    def blueprint(self, service: Service, settings: Mapping[str, JsonValue]) -> object:
+        """Build the routes.
+
+        Called once for each application that is built, in the event loop's thread, before anything is served.
+
+        Args:
+            service: All that a dialect may ask of core.
+            settings: The table `[dialects.<name>]` of the configuration, unchecked; refuse what is wrong in it.
+
+        Returns:
+            A `quart.Blueprint` (typed `object`, because the sdk imports no web framework) whose routes all lie under
+            `prefixes`. Streams must set `response.timeout = None`: Quart cuts a response after 60 seconds otherwise.
+
+        Raises:
+            ConfigError: A wrong setting; the server does not start.
+        """
+
+    @abstractmethod
+    def error_reply(self, error: CardcageError, path: str) -> Reply:
+        """Render an error that was raised under this dialect's prefixes, by its own routes or by core.
+
+        Called for every class of the tree. Must not raise.
+        """

@@ -1,0 +1,44 @@
+"""Option models of platforms. Server process only: this is the one part of the sdk that imports pydantic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cardcage_sdk.errors import InvalidOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cardcage_sdk.chat import JsonValue
+    from cardcage_sdk.platform import Platform
+
+__all__ = ["Field", "PlatformOptions", "validate_options"]
+
+
+class PlatformOptions(BaseModel):
+    """Base of a platform's load options. Unknown names are refused; values travel to the worker as plain JSON."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def validate_options(platform: Platform, options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Check load options against the platform's option model and fill in its defaults.
+
+    Raises:
+        InvalidOptionError: An unknown option or a wrong value; the message names each.
+    """
+    if platform.option_model is None:
+        if options:
+            raise InvalidOptionError(
+                f"Platform '{platform.name}' has no options, but got: {', '.join(sorted(options))}", param="options"
+            )
+        return {}
+    try:
+        return platform.option_model.model_validate(dict(options)).model_dump(mode="json")
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in item['loc']) or 'options'}: {item['msg']}" for item in error.errors()
+        )
+        raise InvalidOptionError(f"Options of platform '{platform.name}': {problems}", param="options") from error
