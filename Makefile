@@ -1,0 +1,72 @@
+# `make help` lists the targets. Everything stays inside this directory but the built llama.cpp wheel, which is kept
+# in the user's cache (XDG_CACHE_HOME or ~/.cache, under cardcage/wheels) so that a second clone takes seconds.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(BIN)/uv
+STAMPS := .stamps
+MEMBERS := sdk core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml platforms/*/pyproject.toml))
+BUILD_WHEEL := platforms/llamacpp/src/cardcage_platform_llamacpp/build_wheel.py
+# The clone's own data and models: a server that is already installed on this machine is not touched.
+DATA := $(CURDIR)/.cardcage
+STORE := $(DATA)/models
+PROMPT ?= What is the capital of France? Answer in one sentence.
+
+export CARDCAGE_TEST_STORE ?= $(STORE)
+
+# The compiler, the package downloads and the model download run side by side.
+MAKEFLAGS += -j3
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help env model demo test check format wheels clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '#'
+
+env: $(STAMPS)/env ## the environment .venv: llama.cpp wheel (built once), all members editable, tools
+
+model: ## the SmolLM2 model (98 MB) into .cardcage/models
+	@$(PYTHON) examples/models/fetch_smollm2.py --store "$(STORE)"
+
+demo: env model ## everything from nothing to an answer on this CPU
+	@CARDCAGE_DATA_DIR="$(DATA)" CARDCAGE_STORE="$(STORE)" $(BIN)/cardcage run smollm2-135m "$(PROMPT)" --stats
+
+test: env model ## the normal test run
+	@$(BIN)/python -m pytest
+
+check: env ## what CI checks before the tests
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: env ## let ruff format and fix what it can
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+wheels: env ## wheels of all members into dist
+	@for member in $(MEMBERS); do $(UV) build --quiet --wheel --out-dir dist $$member || exit 1; done; ls dist
+
+clean: ## remove the environment, wheels and caches, but not .cardcage and the kept llama.cpp wheel
+	@rm -rf $(VENV) $(STAMPS) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@find sdk core plugins platforms examples tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit("Cardcage needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
+	@mkdir -p $(STAMPS)
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt uv
+	@touch $@
+
+$(STAMPS)/wheel: $(BUILD_WHEEL)
+	@mkdir -p $(STAMPS)
+	@$(PYTHON) $(BUILD_WHEEL) > $@
+
+$(STAMPS)/packages: $(STAMPS)/venv constraints.txt pyproject.toml $(MEMBERS:=/pyproject.toml)
+	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt $(foreach member,$(MEMBERS),-e $(member)) --group dev
+	@touch $@
+
+$(STAMPS)/env: $(STAMPS)/packages $(STAMPS)/wheel
+	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt "$$($(PYTHON) $(BUILD_WHEEL))"
+	@touch $@
