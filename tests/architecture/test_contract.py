@@ -13,7 +13,18 @@ from workspace import ROOT
 from cardcage_sdk import errors, hookspecs
 
 CONTRACT_MODULES = [
-    "capabilities", "chat", "dialect", "embeddings", "engine", "errors", "events", "hookspecs", "models", "options", "platform", "service",
+    "capabilities",
+    "chat",
+    "dialect",
+    "embeddings",
+    "engine",
+    "errors",
+    "events",
+    "hookspecs",
+    "models",
+    "options",
+    "platform",
+    "service",
 ]
 POSITIONAL_ALLOWED = {
     "TextPart": "one field, named like the class",
@@ -39,7 +50,12 @@ def test_every_error_is_documented_and_crosses_the_pipe(cls: type[errors.Cardcag
     fields = {name: f"value of {name}" for name in cls.FIELDS}
     rebuilt = errors.from_wire({"class": cls.__name__, "message": "what happened", "param": "p", "fields": fields})
     assert type(rebuilt) is cls
-    assert (rebuilt.message, rebuilt.param, rebuilt.fields, str(rebuilt)) == ("what happened", "p", fields, "what happened")
+    assert (rebuilt.message, rebuilt.param, rebuilt.fields, str(rebuilt)) == (
+        "what happened",
+        "p",
+        fields,
+        "what happened",
+    )
     assert rebuilt.to_wire() == {"class": cls.__name__, "message": "what happened", "param": "p", "fields": fields}
 
 
@@ -55,10 +71,13 @@ def test_exports_are_the_public_names_sorted(module) -> None:
     defined = {
         name
         for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        if not name.startswith("_")
+        and getattr(value, "__module__", None) == module.__name__
         and (inspect.isclass(value) or inspect.isfunction(value))
     }
-    assert defined - set(module.__all__) <= hook_names(), f"{module.__name__} does not export {defined - set(module.__all__)}"
+    assert defined - set(module.__all__) <= hook_names(), (
+        f"{module.__name__} does not export {defined - set(module.__all__)}"
+    )
     for name in module.__all__:
         assert hasattr(module, name)
 

@@ -90,13 +90,22 @@ def test_what_a_worker_imports_costs_no_pydantic() -> None:
 def test_import_contracts_hold() -> None:
     run = subprocess.run(
         [Path(sys.executable).with_name("lint-imports"), "--no-cache"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_core_holds_no_platform_name() -> None:
-    names = {name for m in members() if m.path.parent.name == "platforms" for name in m.metadata["project"]["entry-points"]["cardcage.platforms"]}
+    names = {
+        name
+        for m in members()
+        if m.path.parent.name == "platforms"
+        for name in m.metadata["project"]["entry-points"]["cardcage.platforms"]
+    }
     assert names, "the workspace has platforms"
     for file in (ROOT / "core/src").rglob("*.py"):
         found = {name for name in names if name in file.read_text().lower()}

@@ -27,9 +27,14 @@ class TestMember:
 
     def test_bounds_its_range_on_the_sdk(self, member: Member) -> None:
         if member.name == "cardcage-sdk":
-            assert [re.match(r"[a-z0-9]+", line).group() for line in member.metadata["project"]["dependencies"]] == ["pluggy", "msgpack"]
+            assert [re.match(r"[a-z0-9]+", line).group() for line in member.metadata["project"]["dependencies"]] == [
+                "pluggy",
+                "msgpack",
+            ]
             return
-        (requirement,) = [line for line in member.metadata["project"]["dependencies"] if line.startswith("cardcage-sdk")]
+        (requirement,) = [
+            line for line in member.metadata["project"]["dependencies"] if line.startswith("cardcage-sdk")
+        ]
         assert ">=" in requirement
         assert "<" in requirement
 
@@ -51,7 +56,9 @@ def test_dialects_and_platforms_are_named_by_rule() -> None:
         short = member.path.name
         assert member.name == f"cardcage-{kind}-{short}"
         assert member.package.name == f"cardcage_{kind}_{short}"
-        assert member.metadata["project"]["entry-points"][f"cardcage.{kind}s"] == {short: f"{member.package.name}.plugin"}
+        assert member.metadata["project"]["entry-points"][f"cardcage.{kind}s"] == {
+            short: f"{member.package.name}.plugin"
+        }
 
 
 @pytest.mark.parametrize("member", [m for m in members() if m.path.parent.name == "plugins"], ids=member_id)
