@@ -1,0 +1,187 @@
+"""The configuration as values: frozen, checked, built by `load_config` or directly by a test."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cardcage_sdk.chat import JsonValue
+from cardcage_sdk.service import GenerationDefaults
+
+__all__ = [
+    "Config",
+    "ModelEntry",
+    "PluginsConfig",
+    "SchedulingConfig",
+    "SecurityConfig",
+    "ServerConfig",
+    "is_loopback",
+]
+
+Words = Annotated[tuple[str, ...], Field(strict=False)]
+FilePath = Annotated[Path, Field(strict=False)]
+Paths = Annotated[tuple[FilePath, ...], Field(strict=False)]
+
+
+class Table(BaseModel):
+    """A table of the file with exactly these keys; an unknown key or a wrong type is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class ServerConfig(Table):
+    """`[server]`: where and how to serve; `host`, `port`, `log_level`, `request_queue_size` are LlamaPi's keys.
+
+    Attributes:
+        port: TCP port; 0 takes a free one, which the lock file then names.
+        request_queue_size: Waiting places of each model.
+        queue_timeout_seconds: Longest wait in a queue, then `busy`.
+        load_timeout_seconds: Longest load of a model, the self-test included.
+        shutdown_seconds: How long running requests may go on after the first SIGTERM.
+        max_body_bytes: Largest request body.
+        body_timeout_seconds: Longest time for a request body to arrive.
+        ping_seconds: A stream that has been silent for so long gets a sign of life.
+    """
+
+    host: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 9265
+    log_level: Literal["trace", "debug", "info", "warn", "error"] = "info"
+    log_format: Literal["auto", "console", "json"] = "auto"
+    request_queue_size: Annotated[int, Field(ge=0)] = 48
+    queue_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
+    load_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
+    shutdown_seconds: Annotated[float, Field(ge=0)] = 10.0
+    max_body_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
+    body_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
+    ping_seconds: Annotated[float, Field(gt=0)] = 10.0
+
+
+class SchedulingConfig(Table):
+    """`[scheduling]`: which models may be resident, and which platform is asked first.
+
+    Attributes:
+        max_loaded_models: Most models loaded on demand at once; None is no bound.
+        memory_budget_bytes: Memory that models loaded on demand may take together; None is no bound.
+        keep_alive_seconds: How long a model loaded on demand stays after its last request.
+        platform_order: Decides when several platforms claim a model and its `model.toml` names none.
+    """
+
+    max_loaded_models: Annotated[int, Field(ge=1)] | None = None
+    memory_budget_bytes: Annotated[int, Field(ge=1)] | None = None
+    keep_alive_seconds: Annotated[float, Field(ge=0)] = 300.0
+    platform_order: Words = ()
+
+
+class PluginsConfig(Table):
+    """`[plugins]`: names are a plugin's id, or `platform:<id>` and `dialect:<id>` where one id is both.
+
+    Attributes:
+        required: The server does not start without these.
+        disabled: Not even imported.
+        files: Source files of unpackaged plugins; each is required.
+    """
+
+    required: Words = ()
+    disabled: Words = ()
+    files: Paths = ()
+
+
+class SecurityConfig(Table):
+    """`[security]`: who may call, and which files a request may name.
+
+    Attributes:
+        allowed_roots: Directories below which a request may name files, besides the store. Unset: any file on a loopback
+            bind, the store only on a wider one.
+        allowed_origins: Further origins of web pages that may call every route, as `https://chat.example`.
+        allowed_hosts: Further host names by which the server may be called. Unset: loopback names on a loopback bind, any
+            on a wider one.
+    """
+
+    allowed_roots: Paths = ()
+    allowed_origins: Words = ()
+    allowed_hosts: Words = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEntry:
+    """One `[[models]]` entry: a model that is loaded at start, in the order of the file.
+
+    Attributes:
+        model_path: Absolute path of a model directory or file.
+        request_queue_size: Waiting places; None takes `[server]`'s.
+        defaults: `[models.default_params]`.
+        platform: Platform id; None lets `model.toml`, then the files decide.
+        options: Load options of the platform, over those of `[platforms.<name>]`.
+    """
+
+    model_id: str
+    model_path: str
+    instance_count: int = 1
+    request_queue_size: int | None = None
+    defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
+    platform: str | None = None
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything that an operator decides.
+
+    Attributes:
+        store: The model store: `<store>/<platform>/<chip>/<name-size>/`.
+        data_dir: Lock file, background log, database.
+        defaults: `[defaults]`, the weakest generation defaults.
+        platform_options: `[platforms.<name>]`: load options for every model of a platform.
+        dialect_settings: `[dialects.<name>]`, unchecked: the dialect refuses what is wrong.
+        file: The file that was read, or None.
+        sources: Where each value came from, by `table.key`: `command line`, `environment NAME`, the file's path, or `built-in`.
+    """
+
+    store: Path
+    data_dir: Path
+    server: ServerConfig = field(default_factory=ServerConfig)
+    defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
+    models: tuple[ModelEntry, ...] = ()
+    platform_options: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+    dialect_settings: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+    scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
+    plugins: PluginsConfig = field(default_factory=PluginsConfig)
+    security: SecurityConfig = field(default_factory=SecurityConfig)
+    file: Path | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def platform_order(self) -> tuple[str, ...]:
+        """Platform ids, preferred first."""
+        return self.scheduling.platform_order
+
+    @property
+    def allowed_roots(self) -> tuple[Path, ...] | None:
+        """Directories that a request may name files in; None is any file."""
+        if self.security.allowed_roots:
+            return (self.store, *self.security.allowed_roots)
+        return None if is_loopback(self.server.host) else (self.store,)
+
+    def allows_path(self, path: Path) -> bool:
+        """Whether a request may name this file or directory; symbolic links count by where they lead."""
+        roots = self.allowed_roots
+        return roots is None or any(path.resolve().is_relative_to(root.resolve()) for root in roots)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether this host name or address reaches this machine only."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_loopback
