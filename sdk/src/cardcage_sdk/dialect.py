@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
@@ -12,7 +13,22 @@ if TYPE_CHECKING:
     from cardcage_sdk.errors import CardcageError
     from cardcage_sdk.service import Service
 
-__all__ = ["Dialect", "Reply"]
+__all__ = ["Dialect", "Reply", "Scope"]
+
+
+class Scope(StrEnum):
+    """What a key may do."""
+
+    MODELS_READ = "models:read"
+    """See models, platforms and their state."""
+    MODELS_MANAGE = "models:manage"
+    """Load, resize, unload, pull, create and delete models."""
+    INFERENCE = "inference"
+    """Chat, complete, embed, rerank."""
+    RESPONSES_READ = "responses:read"
+    """Read stored responses and their events."""
+    TASKS_MANAGE = "tasks:manage"
+    """Start, follow and cancel detached tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +62,19 @@ class Dialect(ABC):
 
     any_origin_paths: ClassVar[tuple[str, ...]] = ()
     """Paths that web pages of any origin may call by default; everything else takes own and loopback origins only."""
+
+    open_paths: ClassVar[tuple[str, ...]] = ()
+    """Paths that need no key even where keys are configured, each named in full, as `/health`. Everything else needs one."""
+
+    def required_scope(self, method: str, path: str) -> Scope:
+        """Say which scope a key must have for a request under this dialect's prefixes.
+
+        Called for every request where keys are configured, unknown paths included, unless the path is in `open_paths`. The
+        default takes reading for seeing models and everything else for inference; a dialect with routes that change models
+        overrides it.
+        """
+        del path
+        return Scope.MODELS_READ if method in {"GET", "HEAD", "OPTIONS"} else Scope.INFERENCE
 
     @abstractmethod
     def blueprint(self, service: Service, settings: Mapping[str, JsonValue]) -> object:
