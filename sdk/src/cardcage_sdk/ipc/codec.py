@@ -209,7 +209,7 @@ class Codec:
             raise _MismatchError(f"{tag} has no {', '.join(unknown)}")
         return cls(**values)
 
-    def _decoder(self, hint: Any) -> _Convert:  # noqa: PLR0911, C901 - one branch a kind of annotation, as flat as it gets
+    def _decoder(self, hint: Any) -> _Convert:  # noqa: PLR0911 - one branch a kind of annotation, as flat as it gets
         origin, arguments = get_origin(hint), get_args(hint)
         if hint is Any or hint is object:
             return _identity
