@@ -109,11 +109,14 @@ class Progress:
     Attributes:
         queue_position: Requests ahead of this one; 0 is next. None once it runs.
         prefill_tokens: Prompt tokens computed so far, of `prompt_tokens`.
+        cached_tokens: How many of them came from a cache. An engine that tells it here has it in the usage also where the
+            worker ends the answer at a stop string and so never sees the engine's own `Finished`.
     """
 
     queue_position: int | None = None
     prefill_tokens: int | None = None
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
