@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -99,6 +100,21 @@ class PluginRegistry:
         if strict:
             registry.check()
         return registry
+
+    def withdraw_dialect(self, name: str, *, state: State, reason: str, required: Sequence[str]) -> None:
+        """Take a dialect back that could not give its routes; where it is required that is a problem of the start.
+
+        Called while the application is built, before anything is served.
+        """
+        self._dialects.pop(name)
+        self._records = tuple(
+            replace(record, state=state, reason=reason) if (record.kind, record.name) == ("dialect", name) else record
+            for record in self._records
+        )
+        if _is_named(required, "dialect", name):
+            self.problems += (
+                PluginLoadError(name, f"Plugin '{name}' is required by [plugins] required, but: {reason}"),
+            )
 
     def check(self) -> None:
         """Raise the first of `problems`, if there is one."""
