@@ -1,0 +1,49 @@
+"""`POST /v1/embeddings` and `POST /v1/rerank`."""
+
+import asyncio
+
+from quart import Blueprint, Response
+
+from cardcage_dialect_openai.decode import decode_embeddings, decode_rerank
+from cardcage_dialect_openai.encode import encode_embedding, encode_rerank
+from cardcage_dialect_openai.routes.generation import new_id
+from cardcage_dialect_openai.routes.replies import json_bytes_response, json_response, read_body
+from cardcage_dialect_openai.sse import encode_json
+from cardcage_dialect_openai.wire.vectors import EmbeddingRequest, RerankRequestBody
+from cardcage_sdk.service import Service
+
+__all__ = ["add_vector_routes"]
+
+
+def add_vector_routes(blueprint: Blueprint, service: Service) -> None:
+    """Add both routes."""
+
+    @blueprint.post("/v1/embeddings")
+    async def create_embeddings() -> Response:
+        body = await read_body(EmbeddingRequest)
+        neutral = decode_embeddings(body, request_id=new_id("embd"))
+        result = await service.embed(neutral)
+        entries = []
+        for index in range(len(neutral.inputs)):
+            entries.append(encode_embedding(result, index, body.encoding_format or "float"))
+            if index % 16 == 15:
+                await asyncio.sleep(0)  # 2,048 vectors are a second of formatting; streams of others go on meanwhile
+        tokens = sum(result.prompt_tokens)
+        tail = encode_json({"model": body.model, "usage": {"prompt_tokens": tokens, "total_tokens": tokens}})
+        return json_bytes_response(b'{"object":"list","data":[' + b",".join(entries) + b"]," + tail[1:])
+
+    @blueprint.post("/v1/rerank")
+    async def rerank() -> Response:
+        body = await read_body(RerankRequestBody)
+        neutral = decode_rerank(body, request_id=new_id("rerank"))
+        result = await service.rerank(neutral)
+        return json_response(
+            encode_rerank(
+                result,
+                request_id=neutral.id,
+                model=body.model,
+                documents=neutral.documents,
+                top_n=body.top_n,
+                return_documents=bool(body.return_documents),
+            )
+        )
