@@ -25,6 +25,7 @@ CONTRACT_MODULES = [
     "options",
     "platform",
     "service",
+    "sources",
 ]
 POSITIONAL_ALLOWED = {
     "TextPart": "one field, named like the class",
@@ -97,7 +98,7 @@ def test_neutral_values_are_frozen_and_keyword_only(module) -> None:
 
 
 def test_every_hook_is_documented_with_its_arguments() -> None:
-    assert hook_names() == {"register_platforms", "register_dialects"}
+    assert hook_names() == {"register_platforms", "register_dialects", "register_sources"}
     headings = set(re.findall(r"^### `(.+)`$", (ROOT / "docs/reference/hooks.md").read_text(), re.MULTILINE))
     for name in hook_names():
         arguments = ", ".join(inspect.signature(getattr(hookspecs, name)).parameters)

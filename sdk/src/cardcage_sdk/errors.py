@@ -35,6 +35,14 @@ class to its own status and body, and a test proves the map complete. An error t
     │   ├── InvalidModelError
     │   ├── OutOfMemoryError
     │   └── LoadFailedError
+    ├── SourceError                       a model cannot be fetched
+    │   ├── SourceUnavailableError
+    │   ├── SourceRefusedError
+    │   ├── NoFittingVariantError
+    │   ├── VariantRequiredError
+    │   ├── CorruptDownloadError
+    │   ├── StorageFullError
+    │   └── PullCancelledError
     ├── BusyError                         try again later
     │   ├── QueueFullError
     │   ├── QueueTimeoutError
@@ -67,6 +75,7 @@ __all__ = [
     "CardcageError",
     "ConfigError",
     "ContextLengthExceededError",
+    "CorruptDownloadError",
     "DrainingError",
     "EngineCrashedError",
     "EngineError",
@@ -88,6 +97,7 @@ __all__ = [
     "ModelInUseError",
     "ModelLoadingError",
     "ModelNotFoundError",
+    "NoFittingVariantError",
     "OriginNotAllowedError",
     "OutOfMemoryError",
     "PathNotAllowedError",
@@ -97,15 +107,21 @@ __all__ = [
     "PluginContractError",
     "PluginError",
     "PluginLoadError",
+    "PullCancelledError",
     "QueueFullError",
     "QueueTimeoutError",
     "RequestError",
     "RequestTimeoutError",
     "RouteNotFoundError",
+    "SourceError",
+    "SourceRefusedError",
+    "SourceUnavailableError",
+    "StorageFullError",
     "UnsupportedContentPartError",
     "UnsupportedError",
     "UnsupportedModelError",
     "UnsupportedPlatformError",
+    "VariantRequiredError",
     "WorkerProtocolError",
     "WrongModelTypeError",
     "error_classes",
@@ -440,6 +456,108 @@ class LoadFailedError(ModelError):
         self.signal = signal
         self.exit_code = exit_code
         self.log_tail = log_tail
+
+
+# --- fetching -----------------------------------------------------------------------------------------------------
+
+
+class SourceError(CardcageError):
+    """A model cannot be fetched as asked."""
+
+    code = "source_error"
+
+
+class SourceUnavailableError(SourceError):
+    """A source of models does not answer, or says to come again; the same request may succeed later."""
+
+    code = "source_unavailable"
+    FIELDS = ("source", "retry_after_seconds")
+
+    def __init__(self, source: str, *, reason: str, retry_after_seconds: float | None = None) -> None:
+        super().__init__(f"Source '{source}' is not available: {reason}", param="model")
+        self.source = source
+        self.retry_after_seconds = retry_after_seconds
+
+
+class SourceRefusedError(SourceError):
+    """A source of models refuses: it wants a key, or a licence to be accepted."""
+
+    code = "source_refused"
+    FIELDS = ("source",)
+
+    def __init__(self, source: str, *, reason: str) -> None:
+        super().__init__(f"Source '{source}' refuses: {reason}", param="model")
+        self.source = source
+
+
+class NoFittingVariantError(SourceError):
+    """The model exists, but in no form that this machine can run.
+
+    Attributes:
+        variants: One object for each form, with `label`, `platform`, `chips`, `size_bytes` and the `reason` against it.
+    """
+
+    code = "no_fitting_variant"
+    FIELDS = ("model", "variants")
+
+    def __init__(self, model: str, *, variants: list[dict[str, Any]]) -> None:
+        reasons = "; ".join(f"{item.get('label') or 'the only one'}: {item.get('reason')}" for item in variants)
+        super().__init__(f"No variant of '{model}' fits this machine: {reasons}", param="model")
+        self.model = model
+        self.variants = variants
+
+
+class VariantRequiredError(SourceError):
+    """Variants for several platforms fit this machine, and the request names none.
+
+    Attributes:
+        variants: One object for each form that fits, with `label`, `platform`, `chips` and `size_bytes`.
+    """
+
+    code = "variant_required"
+    FIELDS = ("model", "variants")
+
+    def __init__(self, model: str, *, variants: list[dict[str, Any]]) -> None:
+        choices = ", ".join(str(item.get("platform")) for item in variants)
+        super().__init__(f"'{model}' fits several platforms: {choices}; name one", param="platform")
+        self.model = model
+        self.variants = variants
+
+
+class CorruptDownloadError(SourceError):
+    """What was fetched has another size or hash than the source said."""
+
+    code = "corrupt_download"
+    FIELDS = ("file",)
+
+    def __init__(self, file: str, *, reason: str) -> None:
+        super().__init__(f"File '{file}' was not fetched correctly: {reason}", param="model")
+        self.file = file
+
+
+class StorageFullError(SourceError):
+    """The model does not fit into the free space of the store."""
+
+    code = "storage_full"
+    FIELDS = ("needed_bytes", "free_bytes")
+
+    def __init__(self, *, needed_bytes: int, free_bytes: int, path: str) -> None:
+        super().__init__(
+            f"The model needs {needed_bytes} bytes more in '{path}', where {free_bytes} bytes are free", param="model"
+        )
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+
+
+class PullCancelledError(SourceError):
+    """Someone asked to cancel the pull."""
+
+    code = "pull_cancelled"
+    FIELDS = ("model",)
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The pull of '{model}' was cancelled", param="model")
+        self.model = model
 
 
 # --- busy ---------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from cardcage_sdk.dialect import Dialect
     from cardcage_sdk.platform import Platform
+    from cardcage_sdk.sources import Source
 
 __all__ = ["CONTRACT_VERSION", "ENTRY_POINT_GROUPS", "PROJECT_NAME", "hookimpl", "hookspec"]
 
@@ -30,7 +31,11 @@ the range on `cardcage-sdk` in its distribution's metadata. Another major is ref
 upgrade. While the major is 0, the minor counts as the major.
 """
 
-ENTRY_POINT_GROUPS = {"platform": "cardcage.platforms", "dialect": "cardcage.dialects"}
+ENTRY_POINT_GROUPS = {
+    "platform": "cardcage.platforms",
+    "dialect": "cardcage.dialects",
+    "source": "cardcage.sources",
+}
 """Entry-point group of each kind of plugin. The entry's name is the plugin's id, its value a module."""
 
 hookspec = pluggy.HookspecMarker(PROJECT_NAME)
@@ -59,4 +64,17 @@ def register_dialects() -> Sequence[type[Dialect]]:  # type: ignore[empty-body]
 
     Returns:
         `Dialect` subclasses, usually one.
+    """
+
+
+@hookspec
+def register_sources() -> Sequence[type[Source]]:  # type: ignore[empty-body]
+    """Declare sources of models.
+
+    Called once at start-up for each plugin of the group `cardcage.sources`. The returned classes are constructed once each,
+    with no argument, and given their table of the configuration. Importing the module and calling this must not open a
+    connection, start a thread or print.
+
+    Returns:
+        `Source` subclasses, usually one.
     """

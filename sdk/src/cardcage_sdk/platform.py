@@ -134,6 +134,12 @@ class Platform(ABC):
     option_model: ClassVar[type[PlatformOptions] | None] = None
     """Load options of this platform; None means that it has none and any is refused."""
 
+    file_patterns: ClassVar[tuple[str, ...]] = ()
+    """Names of files that every model of this platform has one of, as `*.gguf`; compared without case.
+
+    They let a source's variants be told apart before anything is fetched. Empty means that names do not tell.
+    """
+
     uses_cpu: ClassVar[bool] = False
     """The engine's speed depends on CPU threads, so core shares the cores out between such models."""
 

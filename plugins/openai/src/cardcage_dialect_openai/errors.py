@@ -88,6 +88,15 @@ ERROR_TABLE: Mapping[type[errors.CardcageError], Row] = {
     errors.InvalidModelError: _BAD_REQUEST,
     errors.OutOfMemoryError: _FAILED_FOR_GOOD,
     errors.LoadFailedError: _FAILED_FOR_GOOD,
+    # Fetching. The source's own faults are not this server's: they are a gateway's.
+    errors.SourceError: Row(status=502, type="server_error"),
+    errors.SourceUnavailableError: Row(status=503, type="server_error"),
+    errors.SourceRefusedError: _FORBIDDEN,
+    errors.NoFittingVariantError: _CONFLICT,
+    errors.VariantRequiredError: _CONFLICT,
+    errors.CorruptDownloadError: Row(status=502, type="server_error", is_final=True),
+    errors.StorageFullError: Row(status=507, type="server_error", is_final=True),
+    errors.PullCancelledError: _CONFLICT,
     # Busy: each has a Retry-After.
     errors.BusyError: _UNAVAILABLE,
     errors.QueueFullError: Row(status=429, type="rate_limit_exceeded"),
