@@ -4,6 +4,7 @@ from cardcage.config.load import ENVIRONMENT, load_config
 from cardcage.config.places import Places, default_places
 from cardcage.config.values import (
     Config,
+    ListenEntry,
     ModelEntry,
     PluginsConfig,
     SchedulingConfig,
@@ -15,6 +16,7 @@ from cardcage.config.values import (
 __all__ = [
     "ENVIRONMENT",
     "Config",
+    "ListenEntry",
     "ModelEntry",
     "Places",
     "PluginsConfig",

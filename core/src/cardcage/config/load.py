@@ -15,6 +15,7 @@ from cardcage.config.tables import GenerationTable, ModelTable, describe
 from cardcage.config.values import (
     Config,
     FilePath,
+    ListenEntry,
     ModelEntry,
     PluginsConfig,
     SchedulingConfig,
@@ -47,7 +48,7 @@ FLAT_TABLES: dict[str, type[Table]] = {
     "plugins": PluginsConfig,
     "security": SecurityConfig,
 }
-OTHER_TABLES = ("defaults", "models", "platforms", "dialects")
+OTHER_TABLES = ("defaults", "models", "platforms", "dialects", "listen")
 
 ENVIRONMENT: Mapping[str, str] = {
     "CARDCAGE_HOST": "server.host",
@@ -115,6 +116,7 @@ def load_config(
         scheduling=scheduling,
         plugins=plugins.model_copy(update={"files": plugin_files}),
         security=security.model_copy(update={"allowed_roots": roots}),
+        listen=loader.listen(base),
         file=chosen,
         sources=loader.sources,
     )
@@ -156,9 +158,9 @@ class _Loader:
                 hint = f"; did you mean [{near[0]}]?" if near else f"; known are: {', '.join(known)}"
                 what = f"table [{name}]" if isinstance(value, dict) else f"key '{name}'"
                 raise ConfigError(f"{self.origin}: unknown {what}{hint}")
-            if name == "models":
-                if not isinstance(value, list):
-                    raise ConfigError(f"{self.origin}: models must be written as [[models]] entries")
+            if name in {"models", "listen"}:
+                if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+                    raise ConfigError(f"{self.origin}: {name} must be written as [[{name}]] entries")
             elif not isinstance(value, dict):
                 raise ConfigError(f"{self.origin}: '{name}' must be a table, written [{name}]")
 
@@ -236,6 +238,30 @@ class _Loader:
                 )
             )
         return tuple(entries)
+
+    def listen(self, base: Path) -> tuple[ListenEntry, ...]:
+        """`[[listen]]`; a host or port of a stronger layer replaces the whole of it by that one socket."""
+        entries: list[ListenEntry] = []
+        for number, written in enumerate(self.document.get("listen", []), start=1):
+            where = f"{self.origin}: [[listen]] entry {number}"
+            try:
+                entry = ListenEntry.model_validate(written)
+            except ValidationError as error:
+                raise ConfigError(f"{where}: {describe(error)}{_hint(error, ListenEntry)}") from error
+            if entry.unix is not None:
+                unix = Path(os.path.normpath(base / entry.unix.expanduser()))
+                entry = entry.model_copy(update={"unix": unix})
+                if any(other.unix is not None for other in entries):
+                    raise ConfigError(f"{where}: only one entry may have 'unix'")
+            if any(other.label == entry.label and entry.port for other in entries):
+                raise ConfigError(f"{where}: {entry.label} is listed twice")
+            entries.append(entry)
+        sources = {self.sources.get(f"server.{key}", "built-in") for key in ("host", "port")}
+        if entries and self.origin in sources:
+            raise ConfigError(
+                f"{self.origin}: [server] host and port stand for one socket; with [[listen]], list it there"
+            )
+        return tuple(entries) if sources == {"built-in"} else ()
 
     def named_tables(self, kind: str) -> dict[str, Mapping[str, JsonValue]]:
         """`[platforms.<name>]` or `[dialects.<name>]`."""

@@ -6,15 +6,16 @@ import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from cardcage_sdk.chat import JsonValue
 from cardcage_sdk.service import GenerationDefaults
 
 __all__ = [
     "Config",
+    "ListenEntry",
     "ModelEntry",
     "PluginsConfig",
     "SchedulingConfig",
@@ -91,17 +92,61 @@ class PluginsConfig(Table):
     files: Paths = ()
 
 
+class ListenEntry(Table):
+    """One `[[listen]]` entry: a socket, and what is different behind it.
+
+    Attributes:
+        address: Host name or address to bind; `0.0.0.0` and `::` are all of this machine's.
+        port: TCP port; 0 takes a free one.
+        unix: Path of a Unix socket to make instead; at most one entry has it. Its group may connect, others may not.
+        dialects: Ids of the dialects served here; None is all. Core's own routes are served everywhere.
+        require_keys: Whether a request that comes in here needs a key; None takes `[security]`'s.
+        origins: Further origins of web pages that may call every route here; `*` stands for any text.
+        optional: The server starts, with a warning, where the address is taken or does not exist.
+    """
+
+    address: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535)] = 9265
+    unix: FilePath | None = None
+    dialects: Words | None = None
+    require_keys: bool | None = None
+    origins: Words = ()
+    optional: bool = False
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> Self:
+        if self.unix is not None and self.model_fields_set & {"address", "port"}:
+            raise ValueError("unix stands instead of address and port")
+        return self
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only programs on this machine reach it."""
+        return self.unix is not None or is_loopback(self.address)
+
+    @property
+    def label(self) -> str:
+        """The address as one word, for messages."""
+        if self.unix is not None:
+            return f"unix:{self.unix}"
+        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+
+
 class SecurityConfig(Table):
     """`[security]`: who may call, and which files a request may name.
 
     Attributes:
+        require_keys: True: every request needs a key. False: none does, even where keys exist. Unset: as soon as one key
+            was ever made, every request needs one.
         allowed_roots: Directories below which a request may name files, besides the store. Unset: any file on a loopback
-            bind, the store only on a wider one.
-        allowed_origins: Further origins of web pages that may call every route, as `https://chat.example`.
+            bind, the store only as soon as one socket is wider.
+        allowed_origins: Further origins of web pages that may call every route, as `https://chat.example`; `*` stands for
+            any text.
         allowed_hosts: Further host names by which the server may be called. Unset: loopback names on a loopback bind, any
             on a wider one.
     """
 
+    require_keys: bool | None = None
     allowed_roots: Paths = ()
     allowed_origins: Words = ()
     allowed_hosts: Words = ()
@@ -138,6 +183,7 @@ class Config:
         defaults: `[defaults]`, the weakest generation defaults.
         platform_options: `[platforms.<name>]`: load options for every model of a platform.
         dialect_settings: `[dialects.<name>]`, unchecked: the dialect refuses what is wrong.
+        listen: `[[listen]]`; empty is one socket at `[server]`'s host and port. Ask `listeners`.
         file: The file that was read, or None.
         sources: Where each value came from, by `table.key`: `command line`, `environment NAME`, the file's path, or `built-in`.
     """
@@ -152,6 +198,7 @@ class Config:
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     plugins: PluginsConfig = field(default_factory=PluginsConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)
+    listen: tuple[ListenEntry, ...] = ()
     file: Path | None = None
     sources: Mapping[str, str] = field(default_factory=dict)
 
@@ -161,11 +208,21 @@ class Config:
         return self.scheduling.platform_order
 
     @property
+    def listeners(self) -> tuple[ListenEntry, ...]:
+        """The sockets of the server, at least one."""
+        return self.listen or (ListenEntry(address=self.server.host, port=self.server.port),)
+
+    @property
+    def is_local_only(self) -> bool:
+        """Whether only programs on this machine reach the server."""
+        return all(entry.is_local for entry in self.listeners)
+
+    @property
     def allowed_roots(self) -> tuple[Path, ...] | None:
         """Directories that a request may name files in; None is any file."""
         if self.security.allowed_roots:
             return (self.store, *self.security.allowed_roots)
-        return None if is_loopback(self.server.host) else (self.store,)
+        return None if self.is_local_only else (self.store,)
 
     def allows_path(self, path: Path) -> bool:
         """Whether a request may name this file or directory; symbolic links count by where they lead."""
