@@ -273,7 +273,6 @@ class WorkerConnection:
                 self._release(request_id)
             case Result(request_id=request_id, result=result):
                 _resolve(self._results.get(request_id), result)
-                self._release(request_id)
             case AcceptedReply(request_id=request_id, accepted=accepted):
                 _resolve(self._prepared.get(request_id), accepted)
             case Loaded(info=info):
