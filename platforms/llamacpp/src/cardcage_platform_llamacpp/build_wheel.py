@@ -161,7 +161,7 @@ def kept_wheel(entry: Path) -> Path | None:
     """The wheel of a cache entry, if it is whole."""
     try:
         record = json.loads((entry / "recipe.json").read_text(encoding="utf-8"))
-        wheel = entry / record["wheel"]
+        wheel = entry / str(record["wheel"])
         if hashlib.sha256(wheel.read_bytes()).hexdigest() == record["sha256"]:
             return wheel
     except (OSError, ValueError, KeyError, TypeError):
@@ -399,7 +399,17 @@ def _compile(python: Path, work: Path, flags: FlagSet, jobs: int) -> Path:
 
 def _smoke_test(python: Path, wheel: Path, model: Path) -> dict[str, Any]:
     """Install and decode; returns what the child measured, or how it died under "failure"."""
-    install = [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--force-reinstall", str(wheel)]
+    install = [
+        str(python),
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--force-reinstall",
+        str(wheel),
+    ]
     installed = subprocess.run(install, capture_output=True, text=True, check=False)
     if installed.returncode != 0:
         message = f"the built wheel does not install:\n{tail(installed.stderr)}"
@@ -521,7 +531,9 @@ def install(wheel: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line; prints the path of the wheel."""
-    parser = argparse.ArgumentParser(prog="build_wheel", description="Build, prove and keep the llama-cpp-python wheel.")
+    parser = argparse.ArgumentParser(
+        prog="build_wheel", description="Build, prove and keep the llama-cpp-python wheel."
+    )
     parser.add_argument("--print-path", action="store_true", help="print the kept wheel's path or fail; build nothing")
     parser.add_argument("--force", action="store_true", help="build even when a wheel is kept")
     parser.add_argument("--install", action="store_true", help="install the wheel into this Python's environment")
