@@ -1,4 +1,4 @@
-"""One server for a data directory: a lock file that the kernel releases with the process, however it ends."""
+"""What only one server can have: the data directory (a lock that the kernel releases with the process) and the port."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cardcage_sdk.errors import ConfigError
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["DataDirInUseError", "DataDirLock", "LockHolder", "read_holder"]
+__all__ = ["DataDirInUseError", "DataDirLock", "LockHolder", "PortInUseError", "read_holder"]
 
 LOCK_FILE = "server.lock"
 
@@ -29,6 +29,10 @@ class LockHolder:
 
 class DataDirInUseError(ConfigError):
     """Another server uses this data directory."""
+
+
+class PortInUseError(ConfigError):
+    """The address is taken by another program."""
 
 
 class DataDirLock:

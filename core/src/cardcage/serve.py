@@ -17,7 +17,7 @@ from hypercorn.utils import LifespanFailureError, LifespanTimeoutError
 
 from cardcage.app import create_app, lifecycle_of
 from cardcage.config import is_loopback
-from cardcage.lock import DataDirLock
+from cardcage.lock import DataDirLock, PortInUseError
 from cardcage_sdk.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from cardcage.config import Config
     from cardcage.plugins import PluginRegistry
 
-__all__ = ["PortInUseError", "bind_socket", "serve", "server_url"]
+__all__ = ["STARTUP_ERRORS", "bind_socket", "serve", "server_url"]
 
 log = structlog.get_logger("cardcage.serve")
 
@@ -38,10 +38,6 @@ GRACEFUL_SECONDS = 3.0
 
 HEADER_BYTES = 64 * 1024
 WEBSOCKET_MESSAGE_BYTES = 64 * 1024 * 1024
-
-
-class PortInUseError(ConfigError):
-    """The address is taken by another program."""
 
 
 def bind_socket(host: str, port: int) -> socket.socket:

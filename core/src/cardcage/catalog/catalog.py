@@ -79,12 +79,14 @@ class Catalog:
         manifest = _manifest(artifact.path) if artifact.path.is_dir() else None
         return manifest.defaults if manifest is not None else GenerationDefaults()
 
-    def find(self, name: str) -> ModelArtifact:
+    def find(self, name: str, *, platform: str | None = None, chip: str | None = None) -> ModelArtifact:
         """Look a model of the store up.
 
         Args:
             name: `name`, `name:size`, `name:size@platform-chip` (or as shown, `name:size(platform/chip)`), or the
                 directory's own name, as `qwen3-4b`. Upper and lower case are one.
+            platform: Only variants of this platform.
+            chip: Only variants for this chip.
 
         Raises:
             ModelNotFoundError: None has this name, or several have; then the message names them.
@@ -92,7 +94,13 @@ class Catalog:
         """
         wanted = name.strip().lower()
         artifacts, problems = self.scan()
-        matches = [artifact for artifact in artifacts if wanted in _names(artifact)]
+        matches = [
+            artifact
+            for artifact in artifacts
+            if wanted in _names(artifact)
+            and platform in {None, artifact.platform}
+            and (chip is None or chip in artifact.chips)
+        ]
         if len(matches) == 1:
             return matches[0]
         if matches:

@@ -66,7 +66,8 @@ class RequestFrame:
         try:
             await self._app(scope, receive, send_framed)
         finally:
-            write = log.debug if scope["path"] in self._quiet_paths else log.info
+            is_quiet = scope["path"] in self._quiet_paths and (status or 0) < 400
+            write = log.debug if is_quiet else log.info
             left = {} if finished or scope["type"] == "websocket" else {"client_left": True}
             write(
                 "request",
