@@ -19,7 +19,7 @@ export CARDCAGE_TEST_STORE ?= $(STORE)
 MAKEFLAGS += -j3
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env model demo test check format wheels clean
+.PHONY: help env model minilm genai demo test check format wheels clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '#'
@@ -29,10 +29,19 @@ env: $(STAMPS)/env ## the environment .venv: llama.cpp wheel (built once), all m
 model: ## the SmolLM2 model (98 MB) into .cardcage/models
 	@$(PYTHON) examples/models/fetch_smollm2.py --store "$(STORE)"
 
+minilm: ## MiniLM for ONNX Runtime (23 MB) into .cardcage/models
+	@$(PYTHON) examples/models/fetch_minilm_onnx.py --store "$(STORE)"
+
+# Optional and heavy: PyTorch and more in an environment of their own, for minutes. Chat tests of platforms/onnx are skipped
+# without this model.
+genai: model $(STAMPS)/genai-packages ## SmolLM2 as an onnxruntime-genai model into .cardcage/models (needs 2 GB of packages)
+	@$(STAMPS)/genai-venv/bin/python examples/models/make_smollm2_genai.py --store "$(STORE)" \
+		--gguf "$(STORE)/llamacpp/cpu/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf"
+
 demo: env model ## everything from nothing to an answer on this CPU
 	@CARDCAGE_DATA_DIR="$(DATA)" CARDCAGE_STORE="$(STORE)" $(BIN)/cardcage run smollm2-135m "$(PROMPT)" --stats
 
-test: env model ## the normal test run
+test: env model minilm ## the normal test run
 	@$(BIN)/python -m pytest
 
 check: env ## what CI checks before the tests
@@ -65,6 +74,12 @@ $(STAMPS)/wheel: $(BUILD_WHEEL)
 
 $(STAMPS)/packages: $(STAMPS)/venv constraints.txt pyproject.toml $(MEMBERS:=/pyproject.toml)
 	@$(UV) pip install --quiet --python $(BIN)/python -c constraints.txt $(foreach member,$(MEMBERS),-e $(member)) --group dev
+	@touch $@
+
+$(STAMPS)/genai-packages: examples/models/smollm2_genai_requirements.txt
+	@mkdir -p $(STAMPS)
+	@$(PYTHON) -m venv $(STAMPS)/genai-venv
+	@$(STAMPS)/genai-venv/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 $(STAMPS)/env: $(STAMPS)/packages $(STAMPS)/wheel
