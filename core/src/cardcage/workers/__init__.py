@@ -1,0 +1,1 @@
+"""Worker processes: starting, watching and ending them, and keeping what they print."""
