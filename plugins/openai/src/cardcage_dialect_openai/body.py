@@ -65,7 +65,7 @@ def parse_value(model: type[Model], value: object, *, prefix: str = "") -> Model
     except ValidationError as error:
         details = error.errors(include_url=False, include_input=False)
         path = param_path(details[0]["loc"], prefix=prefix)
-        more = f" (and {len(details) - 1} more problems)" if len(details) > 1 else ""
+        more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
         raise InvalidRequestError(f"'{path}' {_sentence(details[0])}{more}", param=path) from error
 
 

@@ -245,14 +245,14 @@ def _decode_sampling(fields: SamplingFields | DefaultParams, *, max_tokens: int 
         repeat_last_n=fields.repeat_last_n,
         frequency_penalty=fields.frequency_penalty,
         presence_penalty=fields.presence_penalty,
+        # Engines hold seeds in 32 bits and some keep the top value for "random"; folding is stable, so the same seed
+        # still gives the same text.
+        seed=None if fields.seed is None else fields.seed % 2**31,
         max_tokens=None if max_tokens is None else min(max_tokens, MAX_INT32),
         stop=_decode_stop(fields.stop),
     )
     if isinstance(fields, SamplingFields):
-        # Engines hold seeds in 32 bits and some keep the top value for "random"; folding is stable, so the same seed
-        # still gives the same text.
-        seed = None if fields.seed is None else fields.seed % 2**31
-        sampling = replace(sampling, seed=seed, logit_bias=_decode_logit_bias(fields.logit_bias))
+        sampling = replace(sampling, logit_bias=_decode_logit_bias(fields.logit_bias))
     if sampling.top_p == 0:
         # Nobody means "sample from nothing": the smallest nucleus is the most likely token.
         sampling = replace(sampling, top_p=None, temperature=0.0)

@@ -71,7 +71,7 @@ def _children(node: dict[str, Any]) -> list[tuple[str, object]]:
     items = node.get("items")
     if isinstance(items, list):  # the form of draft 7 and before
         children += [(f"items/{index}", child) for index, child in enumerate(items)]
-    elif items is not None:
+    elif "items" in node:
         children.append(("items", items))
     return children
 

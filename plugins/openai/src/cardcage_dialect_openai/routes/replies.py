@@ -1,4 +1,4 @@
-"""Neutral replies and JSON as Quart responses."""
+"""Request bodies in, JSON responses out."""
 
 from typing import Any, TypeVar, cast
 
@@ -6,11 +6,9 @@ from pydantic import BaseModel
 from quart import Response, request
 
 from cardcage_dialect_openai.body import parse_body
-from cardcage_dialect_openai.errors import error_reply
 from cardcage_dialect_openai.sse import encode_json
-from cardcage_sdk.errors import CardcageError
 
-__all__ = ["error_response", "json_bytes_response", "json_response", "read_body"]
+__all__ = ["json_bytes_response", "json_response", "read_body"]
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -34,9 +32,3 @@ def json_bytes_response(body: bytes) -> Response:
     response = Response(body, content_type="application/json")
     response.timeout = None  # a slow reader of a large answer is no reason to cut it after Quart's 60 seconds
     return response
-
-
-def error_response(error: CardcageError) -> Response:
-    """An error in this API's form."""
-    reply = error_reply(error)
-    return Response(reply.body, status=reply.status, content_type=reply.content_type, headers=dict(reply.headers))

@@ -30,7 +30,9 @@ class CompletionRequest(SamplingFields):
     model: Annotated[str, Field(min_length=1)]
     prompt: Annotated[
         Any,
-        shaped(_is_prompt, "a string, a non-empty array of token ids, or an array of 1 to 128 of these"),
+        shaped(
+            _is_prompt, "a string, a non-empty array of token ids, or an array of 1 to 128 of these", is_required=True
+        ),
     ]
     stream: bool | None = None
     stream_options: StreamOptions | None = None

@@ -36,16 +36,17 @@ def is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def shaped(check: Callable[[Any], bool], description: str) -> BeforeValidator:
+def shaped(check: Callable[[Any], bool], description: str, *, is_required: bool = False) -> BeforeValidator:
     """A validator for a field of several shapes, so that a wrong one gives one sentence and not one per shape.
 
     Args:
-        check: Says whether a value that is not null has one of the shapes.
+        check: Says whether a value has one of the shapes; asked of null only where the field is required.
         description: Completes "must be ...".
+        is_required: Null is refused too.
     """
 
     def validate(value: object) -> object:
-        if value is not None and not check(value):
+        if (is_required or value is not None) and not check(value):
             raise PydanticCustomError("shape", "must be {description}", {"description": description})
         return value
 

@@ -36,6 +36,7 @@ class DefaultParams(WireModel):
     repeat_last_n: Annotated[Int, Field(ge=-1, le=MAX_INT32)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    seed: Int | None = None
     max_tokens: Annotated[Int, Field(ge=1)] | None = None
     max_context_len: Annotated[Int, Field(ge=1, le=MAX_INT32)] | None = None
     stop: Stop = None
@@ -49,7 +50,7 @@ class LoadModelRequest(WireModel):
     """
 
     model_id: str
-    model_path: str | None = None
+    model_path: Annotated[str, Field(min_length=1)]
     instance_count: Annotated[Int, Field(ge=0, le=MAX_INT32)] | None = None
     request_queue_size: Annotated[Int, Field(ge=0, le=MAX_INT32)] | None = None
     default_params: DefaultParams | None = None

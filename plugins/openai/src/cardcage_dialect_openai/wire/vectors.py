@@ -29,7 +29,9 @@ class EmbeddingRequest(WireModel):
     model: Annotated[str, Field(min_length=1)]
     input: Annotated[
         Any,
-        shaped(_is_input, "a string, a non-empty array of token ids, or an array of 1 to 2048 of these"),
+        shaped(
+            _is_input, "a string, a non-empty array of token ids, or an array of 1 to 2048 of these", is_required=True
+        ),
     ]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[Int, Field(ge=1, le=MAX_INT32)] | None = None
@@ -55,7 +57,7 @@ class RerankRequestBody(WireModel):
     query: str
     documents: Annotated[
         list[str | dict[str, Any]],
-        shaped(_is_documents, "an array of 1 to 2048 strings or objects with 'text'"),
+        shaped(_is_documents, "an array of 1 to 2048 strings or objects with 'text'", is_required=True),
     ]
     top_n: Annotated[Int, Field(ge=1)] | None = None
     return_documents: bool | None = None
