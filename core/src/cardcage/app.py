@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, cast
 import structlog
 from quart import Blueprint, Quart
 
+from cardcage.access import ACCESS_SCHEMA, AccessGuard, AccessPolicy, KeyRing, ListenerTable
 from cardcage.http.errors import register_error_handlers
 from cardcage.http.frame import RequestFrame
 from cardcage.http.health import health_blueprint
 from cardcage.http.limits import BodyLimit
-from cardcage.http.origins import OriginPolicy
 from cardcage.http.ownership import PathOwners
 from cardcage.lifecycle import Lifecycle, ManagedService
+from cardcage.store import Store
 from cardcage_sdk.errors import ConfigError, PluginContractError
 
 if TYPE_CHECKING:
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
     from cardcage.http.asgi import AsgiApp
     from cardcage.plugins import DialectPlugin, PluginRegistry
 
-__all__ = ["create_app", "lifecycle_of"]
+__all__ = ["create_app", "lifecycle_of", "store_of"]
 
 log = structlog.get_logger("cardcage.app")
 
 EXTENSION = "cardcage"
+STORE_EXTENSION = "cardcage.store"
 QUIET_PATHS = ("/livez", "/readyz", "/health", "/metrics")
 
 
@@ -34,7 +36,7 @@ def create_app(
     registry: PluginRegistry,
     service: ManagedService | None = None,
     *,
-    bind_host: str | None = None,
+    listeners: ListenerTable | None = None,
 ) -> Quart:
     """Build the application. Nothing is started, opened or bound before it is served.
 
@@ -42,7 +44,8 @@ def create_app(
         config: The configuration.
         registry: The plugins; a dialect that cannot give its routes is marked as failed in it.
         service: What the dialects are given; None makes the real one.
-        bind_host: The address that the server will bind, for the Host check; None decides by connection.
+        listeners: The sockets that are bound for it. None, where someone else binds them, takes the configuration's
+            `[[listen]]` as written; where it has none, every socket is served by the rules of a default one.
 
     Raises:
         ConfigError: A dialect refused its settings.
@@ -62,6 +65,8 @@ def create_app(
     )
     lifecycle = Lifecycle(config=config, service=service)
     app.extensions[EXTENSION] = lifecycle
+    store = Store(config.data_dir, (ACCESS_SCHEMA,))
+    app.extensions[STORE_EXTENSION] = store
     app.register_blueprint(health_blueprint(config=config, registry=registry, lifecycle=lifecycle))
     for plugin in list(registry.dialects.values()):
         _mount(app, plugin, config=config, registry=registry, service=service)
@@ -70,20 +75,25 @@ def create_app(
         log.warning("the configuration has a table for a platform that is not loaded", table=f"platforms.{name}")
     for name in {*config.dialect_settings} - {*registry.dialects}:
         log.warning("the configuration has a table for a dialect that is not loaded", table=f"dialects.{name}")
+    for entry in config.listen:
+        for name in {*(entry.dialects or ())} - {*registry.dialects}:
+            log.warning("a socket is to serve a dialect that is not loaded", listen=entry.label, dialect=name)
 
     owners = PathOwners(plugin.dialect for plugin in registry.dialects.values())
     register_error_handlers(app, owners)
     app.before_serving(lifecycle.start)
     app.after_serving(lifecycle.shutdown)
+    app.after_serving(store.close)
 
     limited = BodyLimit(cast("AsgiApp", app.asgi_app), owners=owners, limit_bytes=config.server.max_body_bytes)
-    guarded = OriginPolicy(
-        limited,
-        owners=owners,
-        bind_host=bind_host,
-        allowed_origins=config.security.allowed_origins,
-        allowed_hosts=config.security.allowed_hosts,
+    policy = AccessPolicy(
+        dialects=[plugin.dialect for plugin in registry.dialects.values()],
+        keys=KeyRing(store),
+        security=config.security,
+        listeners=listeners if listeners is not None else ListenerTable.of(config),
+        accepts_other_sockets=listeners is None and not config.listen,
     )
+    guarded = AccessGuard(limited, policy)
     framed = RequestFrame(guarded, quiet_paths=QUIET_PATHS)
     app.asgi_app = framed  # type: ignore[method-assign, assignment]  # the documented way to add ASGI middleware
     return app
@@ -92,6 +102,11 @@ def create_app(
 def lifecycle_of(app: Quart) -> Lifecycle:
     """The life cycle of an application that `create_app` built."""
     return cast("Lifecycle", app.extensions[EXTENSION])
+
+
+def store_of(app: Quart) -> Store:
+    """The database of an application that `create_app` built."""
+    return cast("Store", app.extensions[STORE_EXTENSION])
 
 
 def _mount(

@@ -8,6 +8,7 @@ import logging
 import os
 import signal
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import hypercorn.asyncio
@@ -15,18 +16,19 @@ import structlog
 from hypercorn.config import Config as HypercornConfig
 from hypercorn.utils import LifespanFailureError, LifespanTimeoutError
 
-from cardcage.app import create_app, lifecycle_of
-from cardcage.config import is_loopback
+from cardcage.access import KeyRing, Listener, ListenerTable, exposed
+from cardcage.app import create_app, lifecycle_of, store_of
 from cardcage.lock import DataDirLock, PortInUseError
 from cardcage_sdk.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
 
-    from cardcage.config import Config
+    from cardcage.config import Config, ListenEntry
     from cardcage.plugins import PluginRegistry
 
-__all__ = ["STARTUP_ERRORS", "bind_socket", "serve", "server_url"]
+__all__ = ["STARTUP_ERRORS", "BoundListener", "bind_listeners", "bind_socket", "serve", "server_url"]
 
 log = structlog.get_logger("cardcage.serve")
 
@@ -38,6 +40,16 @@ GRACEFUL_SECONDS = 3.0
 
 HEADER_BYTES = 64 * 1024
 WEBSOCKET_MESSAGE_BYTES = 64 * 1024 * 1024
+
+BACKLOG = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundListener:
+    """A socket that listens, and what the configuration says about it."""
+
+    listener: Listener
+    sock: socket.socket
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
@@ -58,7 +70,7 @@ def bind_socket(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-        sock.listen(128)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         if error.errno == errno.EADDRINUSE:
@@ -69,15 +81,89 @@ def bind_socket(host: str, port: int) -> socket.socket:
     return sock
 
 
+def bind_listeners(entries: Sequence[ListenEntry]) -> list[BoundListener]:
+    """Bind every socket of the configuration; an optional one that cannot be bound is left out with a warning.
+
+    Raises:
+        PortInUseError, ConfigError: One that is not optional cannot be bound, or none could; nothing stays bound then.
+    """
+    bound: list[BoundListener] = []
+    try:
+        for entry in entries:
+            try:
+                bound.append(_bind(entry))
+            except ConfigError as error:
+                if not entry.optional:
+                    raise
+                log.warning("an optional socket is left out", listen=entry.label, reason=error.message)
+    except ConfigError:
+        for item in bound:
+            item.sock.close()
+        raise
+    if not bound:
+        raise ConfigError("Cannot listen anywhere: every [[listen]] entry is optional, and none could be bound")
+    return bound
+
+
+def _bind(entry: ListenEntry) -> BoundListener:
+    if entry.unix is not None:
+        return BoundListener(listener=Listener(entry=entry, address=None, port=None), sock=_bind_unix(entry.unix))
+    sock = bind_socket(entry.address, entry.port)
+    address, port = sock.getsockname()[:2]
+    return BoundListener(listener=Listener(entry=entry, address=address, port=port), sock=sock)
+
+
+def _bind_unix(path: Path) -> socket.socket:
+    """Make a Unix socket that its owner and group may connect to; one that a dead server left is replaced.
+
+    Raises:
+        PortInUseError, ConfigError: As `bind_socket`.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o117)
+    try:
+        if path.is_socket():
+            if _is_listening(path):
+                raise PortInUseError(f"'{path}' is in use by another program")
+            path.unlink()
+        sock.bind(str(path))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise ConfigError(f"Cannot listen on unix:{path}: {error.strerror or error}") from error
+    except ConfigError:
+        sock.close()
+        raise
+    finally:
+        os.umask(mask)
+    return sock
+
+
+def _is_listening(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+
 def server_url(sock: socket.socket) -> str:
-    """The URL that reaches a listening socket from this machine."""
+    """The URL that reaches a listening socket from this machine; `http+unix://PATH` for a Unix socket."""
+    if sock.family == socket.AF_UNIX:
+        return f"http+unix://{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://{_bracketed(reachable)}:{port}"
 
 
 def serve(
-    config: Config, registry: PluginRegistry, *, lock: DataDirLock, sock: socket.socket, announce: Callable[[str], None]
+    config: Config,
+    registry: PluginRegistry,
+    *,
+    lock: DataDirLock,
+    listeners: Sequence[BoundListener],
+    announce: Callable[[str], None],
 ) -> None:
     """Serve until a signal, then shut down in order. Blocks; call it in the main thread.
 
@@ -89,34 +175,55 @@ def serve(
         config: The configuration.
         registry: The plugins.
         lock: The held lock on the data directory; released at the end.
-        sock: The listening socket; closed at the end.
-        announce: Told the URL when requests are answered.
+        listeners: The listening sockets, at least one; closed at the end.
+        announce: Told the URL of the first one when requests are answered.
 
     Raises:
         ConfigError, PluginError: From `create_app`.
         LifespanFailureError: The service could not start.
     """
-    if not is_loopback(config.server.host):
+    asyncio.run(_serve(config, registry, lock=lock, bound=listeners, announce=announce))
+
+
+async def _warn_of_exposure(config: Config, keys: KeyRing, listeners: Sequence[Listener]) -> None:
+    """Say loudly which sockets let everybody in.
+
+    Raises:
+        ConfigError: The keys cannot be read; serving would be refusing everybody, or letting everybody in.
+    """
+    any_made = (await keys.look_up(())).any_made
+    wanted = any_made if config.security.require_keys is None else config.security.require_keys
+    if wanted and not any_made:
+        log.warning("every request needs a key, and there is none yet", advice="make one: cardcage key create NAME")
+    for listener in exposed(listeners, require_keys=wanted):
         log.warning(
             "listening beyond this machine without any key: everyone who reaches this address can use and manage the models",
-            host=config.server.host,
-            advice="bind 127.0.0.1, or put a firewall or a proxy with authentication in front",
+            listen=listener.entry.label,
+            advice="make a key (cardcage key create NAME), bind 127.0.0.1, or put a firewall in front",
         )
-    asyncio.run(_serve(config, registry, lock=lock, sock=sock, announce=announce))
 
 
 async def _serve(
-    config: Config, registry: PluginRegistry, *, lock: DataDirLock, sock: socket.socket, announce: Callable[[str], None]
+    config: Config,
+    registry: PluginRegistry,
+    *,
+    lock: DataDirLock,
+    bound: Sequence[BoundListener],
+    announce: Callable[[str], None],
 ) -> None:
-    app = create_app(config, registry, bind_host=config.server.host)
+    listeners = [item.listener for item in bound]
+    app = create_app(config, registry, listeners=ListenerTable(listeners))
+    await _warn_of_exposure(config, KeyRing(store_of(app)), listeners)
     lifecycle = lifecycle_of(app)
     lifecycle.lock = lock
-    url = server_url(sock)
+    # The one that is told is one that the command line can call.
+    urls = sorted((server_url(item.sock) for item in bound), key=lambda url: not url.startswith("http://"))
 
     async def tell() -> None:
-        lock.announce(url)
-        log.info("ready", url=url)
-        announce(url)
+        lock.announce(urls[0])
+        for url in urls:
+            log.info("ready", url=url)
+        announce(urls[0])
         _notify("READY=1")
 
     # After the service's own start. The socket listens already, so whoever hears the URL is served.
@@ -142,7 +249,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
     server = asyncio.create_task(
-        hypercorn.asyncio.serve(app, _hypercorn_config(config, sock), shutdown_trigger=trigger.wait)
+        hypercorn.asyncio.serve(app, _hypercorn_config(config, bound), shutdown_trigger=trigger.wait)
     )
     try:
         await _wait(server, trigger)
@@ -174,10 +281,10 @@ async def _wait(server: asyncio.Task[None], trigger: asyncio.Event) -> None:
         triggered.cancel()
 
 
-def _hypercorn_config(config: Config, sock: socket.socket) -> HypercornConfig:
+def _hypercorn_config(config: Config, bound: Sequence[BoundListener]) -> HypercornConfig:
     hypercorn_config = HypercornConfig()
-    # Hypercorn takes the descriptor over and closes it.
-    hypercorn_config.bind = [f"fd://{sock.detach()}"]
+    # Hypercorn takes the descriptors over and closes them.
+    hypercorn_config.bind = [f"fd://{item.sock.detach()}" for item in bound]
     hypercorn_config.accesslog = None  # RequestFrame writes it, without queries
     hypercorn_config.errorlog = logging.getLogger("hypercorn.error")
     hypercorn_config.include_server_header = False

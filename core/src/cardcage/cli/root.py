@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cardcage.cli import keys
 from cardcage.cli.exits import CONFIGURATION, FAILED, OCCUPIED, CommandError
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+app.add_typer(keys.app, name="key")
 
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file.", show_default=False)]
 UrlOption = Annotated[str | None, typer.Option("--url", help="The server, if not this machine's.", show_default=False)]
@@ -128,14 +131,18 @@ def serve(
     try:
         # Only now, so that a refusal takes a moment and not a second.
         from cardcage.plugins import PluginRegistry
-        from cardcage.serve import STARTUP_ERRORS, bind_socket
+        from cardcage.serve import STARTUP_ERRORS, bind_listeners
         from cardcage.serve import serve as run_server
 
-        sock = bind_socket(loaded.server.host, loaded.server.port)
+        listeners = bind_listeners(loaded.listeners)
         registry = PluginRegistry.discover(loaded)
         try:
             run_server(
-                loaded, registry, lock=lock, sock=sock, announce=lambda url: typer.echo(f"Cardcage listens on {url}")
+                loaded,
+                registry,
+                lock=lock,
+                listeners=listeners,
+                announce=lambda url: typer.echo(f"Cardcage listens on {url}"),
             )
         except STARTUP_ERRORS as error:
             raise CommandError(f"the server could not start: {error}") from error
