@@ -51,7 +51,7 @@ def worker_command(python: str, fd: int) -> tuple[str, ...]:
 
     `-P` keeps the directory that the server happens to run in out of the worker's import path.
     """
-    return (python, "-P", "-m", "cardcage_sdk.worker", str(fd))
+    return (python, "-P", "-m", "cardcage_sdk.worker", "--fd", str(fd))
 
 
 class WorkerProcess:
