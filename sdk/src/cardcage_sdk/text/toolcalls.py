@@ -7,8 +7,8 @@ models write it, and the bare JSON object as the whole answer, as models write i
 from __future__ import annotations
 
 import json
+import os
 import re
-import secrets
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from cardcage_sdk.events import ToolCallDelta
@@ -40,7 +40,7 @@ _State: TypeAlias = Literal["start", "text", "head", "arguments", "raw", "tail",
 
 def new_call_id() -> str:
     """An id for a tool call, with 96 random bits."""
-    return f"call_{secrets.token_hex(12)}"
+    return f"call_{os.urandom(12).hex()}"
 
 
 class ToolCallParser:

@@ -7,7 +7,6 @@ import math
 import time
 from array import array
 from collections import deque
-from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from cardcage_sdk.chat import ChatRequest
@@ -41,7 +40,8 @@ class PrefillMeter:
     @property
     def tokens_per_second(self) -> float | None:
         """Median of the last prompts, or None."""
-        return median(tuple(self._rates)) if self._rates else None
+        rates = sorted(self._rates)
+        return rates[len(rates) // 2] if rates else None
 
 
 class ChatRun:
