@@ -167,6 +167,10 @@ class WorkerConnection:
         result: RerankResult = await self._run(request)
         return result
 
+    def holds(self, request_id: str) -> bool:
+        """Whether something of this request may still run in the worker: started, and neither released nor lost."""
+        return request_id in self._held
+
     async def released(self, request_id: str) -> None:
         """Return when the worker has confirmed that nothing of this request runs any more (at once if nothing does)."""
         event = self._held.get(request_id)
