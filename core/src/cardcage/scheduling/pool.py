@@ -319,6 +319,7 @@ class Pool:
                     continue
                 try:
                     await self._start_worker(action.slots)
+                    self._supervisor.counters.replaced += 1
                 except CardcageError as error:
                     self._wanted = self._planned_instances()
                     self._log.error("worker could not be replaced", error=error.message, instances=self._wanted)

@@ -23,7 +23,16 @@ from cardcage_sdk.errors import (
     UnsupportedError,
     WrongModelTypeError,
 )
-from cardcage_sdk.events import Accepted, ChatEvent, Finished, Progress, Timings
+from cardcage_sdk.events import (
+    Accepted,
+    ChatEvent,
+    Finished,
+    Progress,
+    ReasoningDelta,
+    TextDelta,
+    Timings,
+    ToolCallDelta,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -48,7 +57,9 @@ class _Visit:
 
     Attributes:
         load_seconds: What it waited for the model's load.
+        began_at: Event-loop time at which it came.
         queue_seconds: What it waited for its lease.
+        has_begun: Its answer has.
     """
 
     pool: Pool
@@ -56,7 +67,14 @@ class _Visit:
     capabilities: Capabilities
     deadline: float
     load_seconds: float
+    began_at: float
     queue_seconds: float = 0.0
+    has_begun: bool = False
+
+    @property
+    def model(self) -> str:
+        """The model's id."""
+        return self.pool.spec.model_id
 
 
 class Requests:
@@ -88,7 +106,7 @@ class Requests:
 
     async def chat(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """See `cardcage_sdk.service.Service.chat`."""
-        with self._counted(request.id):
+        with self._counted(request.id, Task.CHAT):
             async with self._visit(request.model, Task.CHAT) as visit:
                 check_chat(request, visit.capabilities)
                 await self._check_paths(request)
@@ -100,34 +118,39 @@ class Requests:
                         yield Progress(queue_position=position)
                     async with aclosing(_lease_of(ticket).chat(whole, accepted)) as events:
                         async for event in events:
+                            if not visit.has_begun and isinstance(event, TextDelta | ReasoningDelta | ToolCallDelta):
+                                visit.has_begun = True
+                                self._counters.observer.on_first_token(visit.model, _now() - visit.began_at)
                             yield self._finished(event, visit) if isinstance(event, Finished) else event
 
     async def embed(self, request: EmbedRequest) -> EmbedResult:
         """See `cardcage_sdk.service.Service.embed`."""
-        with self._counted(request.id):
+        with self._counted(request.id, Task.EMBED):
             async with self._visit(request.model, Task.EMBED) as visit:
                 if request.dimensions is not None and Feature.DIMENSIONS not in visit.capabilities.features:
                     raise UnsupportedError(Feature.DIMENSIONS.value)
                 async with self._leased(request, visit, Task.EMBED) as (lease, accepted):
                     result = await lease.embed(request, accepted)
             self._counters.prompt_tokens += sum(result.prompt_tokens)
+            self._counters.observer.on_prompt(visit.model, sum(result.prompt_tokens))
             return result
 
     async def rerank(self, request: RerankRequest) -> RerankResult:
         """See `cardcage_sdk.service.Service.rerank`."""
-        with self._counted(request.id):
+        with self._counted(request.id, Task.RERANK):
             async with (
                 self._visit(request.model, Task.RERANK) as visit,
                 self._leased(request, visit, Task.RERANK) as (lease, accepted),
             ):
                 result = await lease.rerank(request, accepted)
             self._counters.prompt_tokens += result.prompt_tokens
+            self._counters.observer.on_prompt(visit.model, result.prompt_tokens)
             return result
 
     # --- the parts of the way
 
     @contextmanager
-    def _counted(self, request_id: str) -> Iterator[None]:
+    def _counted(self, request_id: str, task: Task) -> Iterator[None]:
         """The outermost part: in the server."""
         if self._over is not None:
             raise fresh_error(self._over)
@@ -139,12 +162,15 @@ class Requests:
             yield
         except CardcageError as error:
             self._counters.failed[error.code] += 1
+            self._counters.observer.on_end(task, error.code)
             raise
         except (asyncio.CancelledError, GeneratorExit):
             self._counters.left += 1
+            self._counters.observer.on_end(task, "left")
             raise
         else:
             self._counters.finished += 1
+            self._counters.observer.on_end(task, "finished")
         finally:
             self._ids.discard(request_id)
             if not self._ids:
@@ -153,6 +179,7 @@ class Requests:
     @asynccontextmanager
     async def _visit(self, model_id: str, task: Task) -> AsyncIterator[_Visit]:
         """At a model that is loaded and does the task."""
+        began_at = _now()
         resident = self._residency.get(model_id)
         if resident.closing is not None:
             raise DrainingError(f"Model '{model_id}' is being unloaded")
@@ -171,6 +198,7 @@ class Requests:
                 capabilities=capabilities,
                 deadline=_now() + self._config.server.queue_timeout_seconds,
                 load_seconds=load_seconds,
+                began_at=began_at,
             )
         finally:
             self._residency.leave(resident)
@@ -196,6 +224,7 @@ class Requests:
             told = position
         visit.queue_seconds = _now() - ticket.lined_up_at
         self._counters.queue_seconds += visit.queue_seconds
+        self._counters.observer.on_queued(visit.model, visit.queue_seconds)
 
     @asynccontextmanager
     async def _leased(
@@ -218,7 +247,9 @@ class Requests:
         timings = dataclasses.replace(
             event.timings or Timings(), queue_seconds=visit.queue_seconds, load_seconds=visit.load_seconds
         )
-        return dataclasses.replace(event, timings=timings)
+        whole = dataclasses.replace(event, timings=timings)
+        self._counters.observer.on_choice(visit.model, whole)
+        return whole
 
     async def _check_paths(self, request: ChatRequest) -> None:
         """Every file that a request names must lie where this server may read for clients."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cardcage.catalog import Catalog
     from cardcage.config import Config, ModelEntry
     from cardcage.plugins.registry import PluginRegistry
+    from cardcage.service.counters import Observer
     from cardcage_sdk.chat import ChatRequest
     from cardcage_sdk.embeddings import EmbedRequest, EmbedResult, RerankRequest, RerankResult
     from cardcage_sdk.events import ChatEvent
@@ -136,6 +137,11 @@ class ModelService:
         return await self._platforms.statuses()
 
     # --- for metrics and readiness
+
+    def observe(self, observer: Observer) -> None:
+        """Tell this observer from now on what happens to requests and loads."""
+        self.counters.observer = observer
+        self._supervisor.on_ready = lambda worker, seconds: observer.on_loaded(worker.spec.model_id, seconds)
 
     @property
     def worker_counters(self) -> WorkerCounters:

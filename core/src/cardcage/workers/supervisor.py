@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import itertools
 import os
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -17,6 +18,9 @@ from cardcage.workers.settings import SupervisionSettings
 from cardcage.workers.tasks import TaskSet
 from cardcage_sdk.errors import CardcageError, LoadFailedError, OutOfMemoryError
 from cardcage_sdk.options import validate_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["Started", "Supervisor", "WorkerCounters"]
 
@@ -46,6 +50,11 @@ class WorkerCounters:
     hung: int = 0
     cancel_overdue: int = 0
     recovered: int = 0
+    replaced: int = 0
+
+
+def _ignore(_worker: Worker, _seconds: float) -> None:
+    """Nobody wants to know."""
 
 
 class Supervisor:
@@ -55,6 +64,7 @@ class Supervisor:
         settings: Deadlines and bounds.
         memory: Where free memory is read.
         counters: For metrics.
+        on_ready: Called in the loop when a worker is ready, with the seconds since its start.
     """
 
     def __init__(
@@ -67,6 +77,7 @@ class Supervisor:
         self.settings = settings or SupervisionSettings()
         self.memory = memory or MemoryReader()
         self.counters = WorkerCounters()
+        self.on_ready: Callable[[Worker, float], None] = _ignore
         self._cores = cores or len(os.sched_getaffinity(0))
         self._numbers = itertools.count(1)
         self._workers: dict[int, Worker] = {}
@@ -112,6 +123,8 @@ class Supervisor:
         self.counters.started += 1
         self._share_cores()
         before = self.memory.sample()
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
         try:
             await worker.start()
         except LoadFailedError as error:
@@ -132,6 +145,7 @@ class Supervisor:
                 self._workers.pop(number, None)
                 self._share_cores()
         self.counters.ready += 1
+        self.on_ready(worker, loop.time() - began_at)
         # The shares may have changed while it loaded with the one that it was started with.
         self._share_cores()
         return worker
