@@ -225,7 +225,7 @@ class Seats:
 
     def take_back(self, member: Member, lane: Lane, request_id: str, *, was_used: bool) -> None:
         """Free a seat when its engine has let go; called by `Lease.release` only."""
-        if was_used and not member.worker.death.done():
+        if was_used and member.worker.holds(request_id):
             self._tasks.spawn(self._reclaim(member, lane, request_id), name=f"reclaim {request_id}")
         else:
             self._free(member, lane)

@@ -309,6 +309,10 @@ class Worker:
             finally:
                 self._calls.finish(call)
 
+    def holds(self, request_id: str) -> bool:
+        """Whether something of this request may still run in the engine."""
+        return self._pipe.holds(request_id)
+
     async def released(self, request_id: str) -> None:
         """Return when the engine has let go of a request, or the worker is lost."""
         with contextlib.suppress(WorkerLostError, WorkerProtocolError):
