@@ -14,6 +14,7 @@ from cardcage.http.health import health_blueprint
 from cardcage.http.limits import BodyLimit
 from cardcage.http.ownership import PathOwners
 from cardcage.lifecycle import Lifecycle, ManagedService
+from cardcage.metrics import Metrics, ObservableService, RequestMeter, RouteNames, ServerState, metrics_blueprint
 from cardcage.store import Store
 from cardcage_sdk.errors import ConfigError, PluginContractError
 
@@ -68,6 +69,8 @@ def create_app(
     store = Store(config.data_dir, (ACCESS_SCHEMA,))
     app.extensions[STORE_EXTENSION] = store
     app.register_blueprint(health_blueprint(config=config, registry=registry, lifecycle=lifecycle))
+    metrics = _metrics(service)
+    app.register_blueprint(metrics_blueprint(metrics))
     for plugin in list(registry.dialects.values()):
         _mount(app, plugin, config=config, registry=registry, service=service)
     registry.check()
@@ -94,7 +97,8 @@ def create_app(
         accepts_other_sockets=listeners is None and not config.listen,
     )
     guarded = AccessGuard(limited, policy)
-    framed = RequestFrame(guarded, quiet_paths=QUIET_PATHS)
+    metered = RequestMeter(guarded, metrics, RouteNames(app.url_map, owners))
+    framed = RequestFrame(metered, quiet_paths=QUIET_PATHS)
     app.asgi_app = framed  # type: ignore[method-assign, assignment]  # the documented way to add ASGI middleware
     return app
 
@@ -107,6 +111,19 @@ def lifecycle_of(app: Quart) -> Lifecycle:
 def store_of(app: Quart) -> Store:
     """The database of an application that `create_app` built."""
     return cast("Store", app.extensions[STORE_EXTENSION])
+
+
+def _metrics(service: ManagedService) -> Metrics:
+    """The metrics of one application; they stand apart, since a test may build many applications in one process."""
+    metrics = Metrics()
+    observable = service if isinstance(service, ObservableService) else None
+    if observable is not None:
+        observable.observe(metrics)
+    metrics.add_state(
+        ServerState(models=service.models, service=observable),
+        loaded_models=lambda: [status.id for status in service.models()],
+    )
+    return metrics
 
 
 def _mount(

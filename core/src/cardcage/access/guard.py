@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import urlsplit
 
 import structlog
 
 from cardcage.access.policy import SCOPE_KEY, AccessPolicy, Place
 from cardcage.http.asgi import AsgiApp, Message, Receive, Scope, Send, add_headers, header, send_reply
 from cardcage.http.ownership import core_reply
+from cardcage.http.query import QUERY_KEY, hide_query_key
 from cardcage_sdk.errors import AuthenticationError, CardcageError
 
 if TYPE_CHECKING:
     from cardcage_sdk.dialect import Reply
 
-__all__ = ["QUERY_KEY", "AccessGuard", "credentials_of", "hide_query_key", "routed_path"]
+__all__ = ["AccessGuard", "credentials_of", "routed_path"]
 
 METHODS = b"GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 EXPOSED = b"x-request-id, retry-after"
 PREFLIGHT_SECONDS = b"600"
-
-QUERY_KEY = "cardcage.query_key"
-"""Where a scope carries the keys that were taken out of its query."""
 
 _HEADER_LIST = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2000}")
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
@@ -85,27 +83,6 @@ class AccessGuard:
         if admission.key is not None:
             structlog.contextvars.bind_contextvars(key=admission.key.name)
         return True
-
-
-def hide_query_key(scope: Scope) -> None:
-    """Take `api_key` out of a scope's query, in place, so that nobody behind can log it; idempotent.
-
-    In place, because the server below keeps the same object for its own access log.
-    """
-    query: bytes = scope.get("query_string", b"")
-    if b"api_key" not in query and b"%" not in query:
-        return
-    keys = [value for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True) if name == "api_key"]
-    if not keys:
-        return
-    kept = [part for part in query.split(b"&") if not _names_key(part)]
-    scope["query_string"] = b"&".join(kept)
-    scope[QUERY_KEY] = (*scope.get(QUERY_KEY, ()), *keys)
-
-
-def _names_key(part: bytes) -> bool:
-    pairs = parse_qsl(part.decode("latin-1"), keep_blank_values=True)
-    return any(name == "api_key" for name, _ in pairs)
 
 
 def credentials_of(scope: Scope) -> list[str]:

@@ -35,13 +35,19 @@ def add_headers(message: Message, headers: list[tuple[bytes, bytes]]) -> Message
 async def send_reply(
     scope: Scope, send: Send, reply: Reply, *, extra_headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    """Answer with a whole reply; a WebSocket that is not accepted yet is refused instead (HTTP 403, by ASGI's rules)."""
+    """Answer with a whole reply.
+
+    A WebSocket that is not accepted yet is refused with it, where the server below can do that; else ASGI knows only 403.
+    """
+    kind = "http.response"
     if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008})
-        return
+        kind = "websocket.http.response"
+        if kind not in scope.get("extensions", {}):
+            await send({"type": "websocket.close", "code": 1008})
+            return
     headers = [(b"content-type", reply.content_type.encode()), (b"content-length", str(len(reply.body)).encode())]
     headers += [(key.lower().encode("latin-1"), value.encode("latin-1")) for key, value in reply.headers.items()]
     headers += extra_headers
-    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": f"{kind}.start", "status": reply.status, "headers": headers})
     body = b"" if scope.get("method") == "HEAD" else reply.body
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send({"type": f"{kind}.body", "body": body, "more_body": False})

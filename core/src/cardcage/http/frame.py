@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from cardcage.http.asgi import AsgiApp, Message, Receive, Scope, Send, add_headers, header
+from cardcage.http.query import hide_query_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -40,6 +41,7 @@ class RequestFrame:
         if scope["type"] not in {"http", "websocket"}:
             await self._app(scope, receive, send)
             return
+        hide_query_key(scope)
         given = header(scope, b"x-request-id")
         request_id = given if given is not None and _SANE_ID.fullmatch(given) else uuid.uuid4().hex
         id_header = (b"x-request-id", request_id.encode())
@@ -49,7 +51,7 @@ class RequestFrame:
 
         async def send_framed(message: Message) -> None:
             nonlocal status, finished
-            if message["type"] == "http.response.start":
+            if message["type"] in {"http.response.start", "websocket.http.response.start"}:
                 status = message["status"]
                 message = add_headers(message, [id_header])
             elif message["type"] == "websocket.accept":

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quart import Blueprint, Response, jsonify
+from quart import Blueprint, Response, jsonify, request
+
+from cardcage.access.policy import admission_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,6 +32,7 @@ def health_blueprint(*, config: Config, registry: PluginRegistry, lifecycle: Lif
     async def readyz() -> tuple[Response, int]:
         models = service.models()
         platforms = await service.platforms()
+        records = registry.records
         reasons = reasons_not_ready(
             is_draining=lifecycle.is_draining,
             dialects=tuple(registry.dialects),
@@ -37,6 +40,10 @@ def health_blueprint(*, config: Config, registry: PluginRegistry, lifecycle: Lif
             models=models,
             platforms=platforms,
         )
+        if not admission_of(request.scope).is_trusted:
+            # The path is open so that supervisors need no key; what is loaded from where is nobody else's business.
+            models, platforms, records = (), (), ()
+            reasons = reasons and ["not ready; the reasons need a key"]
         body: dict[str, Any] = {
             "ready": not reasons,
             "reasons": reasons,
@@ -54,7 +61,7 @@ def health_blueprint(*, config: Config, registry: PluginRegistry, lifecycle: Lif
                     "state": record.state,
                     "reason": record.reason,
                 }
-                for record in registry.records
+                for record in records
             ],
         }
         return jsonify(body), 503 if reasons else 200
