@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,13 @@ from cardcage.service import ModelService
 from cardcage.workers.memory import MemoryReader
 from cardcage.workers.settings import SupervisionSettings
 from cardcage.workers.supervisor import Supervisor
-from cardcage_sdk.chat import ChatRequest, Message, Sampling, TextPart
+from cardcage_sdk.capabilities import Capabilities, Task
+from cardcage_sdk.chat import ChatRequest, JsonValue, Message, Sampling, TextPart
 from cardcage_sdk.events import ChatEvent, TextDelta
-from cardcage_sdk.platform import Platform
+from cardcage_sdk.errors import CardcageError
+from cardcage_sdk.models import ModelArtifact
+from cardcage_sdk.options import PlatformOptions
+from cardcage_sdk.platform import Device, MemoryEstimate, Platform, ProbeReport, Recovery, Scaling
 from cardcage_sdk.service import LoadRequest, LoadResult
 from cardcage_sdk.testing.platforms import FaultyBatchPlatform, FaultyPlatform, ScriptedBatchPlatform, ScriptedPlatform
 
@@ -45,11 +48,38 @@ class Cage:
         path.write_text(json.dumps(members), encoding="utf-8")
         return path
 
-    async def load(self, model_id: str, name: str, *, instances: int = 1, places: int | None = None, **members: Any) -> LoadResult:
+    async def load(
+        self,
+        model_id: str,
+        name: str,
+        *,
+        instances: int = 1,
+        places: int | None = None,
+        options: dict[str, Any] | None = None,
+        **members: Any,
+    ) -> LoadResult:
         """Write a model file and load it."""
         path = self.write(f"{model_id}.{name}.json", **members)
         return await self.service.load(
-            LoadRequest(model_id=model_id, model_path=str(path), instance_count=instances, request_queue_size=places)
+            LoadRequest(
+                model_id=model_id,
+                model_path=str(path),
+                instance_count=instances,
+                request_queue_size=places,
+                options=options or {},
+            )
+        )
+
+    def store_model(self, name: str, size: str, kind: str = "scripted", **members: Any) -> None:
+        """Put a model into the store."""
+        directory = self.directory / "store" / kind / "cpu" / f"{name}-{size}"
+        directory.mkdir(parents=True)
+        file = directory / f"{name}.{kind}.json"
+        file.write_text(json.dumps(members), encoding="utf-8")
+        (directory / "model.toml").write_text(
+            f'schema = 1\nname = "{name}"\nsize = "{size}"\nkind = "chat"\nplatform = "{kind}"\nchips = ["cpu"]\n'
+            f'[[files]]\nname = "{file.name}"\nsize_bytes = {file.stat().st_size}\n',
+            encoding="utf-8",
         )
 
     def request(self, model: str, text: str = "hello", **fields: Any) -> ChatRequest:
@@ -95,6 +125,71 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+class NarrowOptions(PlatformOptions):
+    """See `engines/narrow.py`."""
+
+    delay_seconds: float | None = None
+    count_file: str | None = None
+    succeed: int | None = None
+    gate_file: str | None = None
+    die_by: str | None = None
+    grandchild_file: str | None = None
+
+
+class NarrowPlatform(Platform):
+    """Instances are processes; memory, bound and recovery are what a test says."""
+
+    name = "narrow"
+    engine = "narrow:NarrowEngine"
+    capabilities = Capabilities(tasks=frozenset({Task.CHAT}), cancel_seconds=1.0)
+    option_model = NarrowOptions
+    uses_cpu = True
+
+    def __init__(
+        self,
+        *,
+        host_bytes: int = 1 << 20,
+        device_bytes: int = 0,
+        devices: tuple[Device, ...] = (),
+        scaling: Scaling | None = None,
+        recovery: Recovery | None = None,
+        report: ProbeReport | None = None,
+        name: str = "narrow",
+    ) -> None:
+        self.need = MemoryEstimate(host_bytes=host_bytes, device_bytes=device_bytes)
+        self.report = report or ProbeReport.available(devices=devices)
+        self.scaling = scaling or Scaling()  # type: ignore[misc]
+        self.name = name  # type: ignore[misc]
+        self.offer = recovery
+        self.probes = 0
+
+    def probe(self) -> ProbeReport:
+        self.probes += 1
+        return self.report
+
+    def claims(self, artifact: ModelArtifact) -> bool:
+        return artifact.path.name.endswith(".narrow.json")
+
+    def estimate(self, artifact: ModelArtifact, options: Mapping[str, JsonValue]) -> MemoryEstimate:
+        return self.need
+
+    def recovery(self, options: Mapping[str, JsonValue], error: CardcageError) -> Recovery | None:
+        return self.offer
+
+    @property
+    def plugin(self) -> PlatformPlugin:
+        """As the registry holds it."""
+        return PlatformPlugin(
+            name=self.name, platform=self, distribution="test", version="0", plugin_file=str(ENGINES / "narrow.py")
+        )
+
+
+@pytest.fixture
+def narrow() -> type[NarrowPlatform]:
+    """The platform class of `engines/narrow.py`."""
+    return NarrowPlatform
 
 
 CageMaker = Callable[..., Cage]
