@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cardcage.catalog.manifest import MANIFEST, Manifest, read_manifest
+from cardcage.catalog.resolver import matching_artifacts
 from cardcage.names import default_model_id
-from cardcage_sdk.errors import InvalidModelError, ModelNotFoundError
+from cardcage_sdk.errors import InvalidModelError, InvalidRequestError, ModelNotFoundError
 from cardcage_sdk.models import ModelArtifact, ModelFile
 from cardcage_sdk.service import GenerationDefaults
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
+
+    from cardcage.catalog.resolver import SourceNaming
 
 __all__ = ["Catalog", "CatalogProblem"]
 
@@ -40,8 +43,15 @@ class Catalog:
     No name of a client is ever joined to a path: names are compared with what the store's own directories say.
     """
 
-    def __init__(self, store: Path) -> None:
+    def __init__(self, store: Path, sources: Mapping[str, SourceNaming] | None = None) -> None:
+        """Look at nothing yet.
+
+        Args:
+            store: The model store; it need not exist.
+            sources: Sources by id, so that a model is also found by the name that it was fetched by.
+        """
         self.store = store
+        self._sources = sources
 
     def artifact(self, path: Path) -> ModelArtifact:
         """Read one model: a directory with `model.toml`, a directory without one, or a single file.
@@ -83,8 +93,8 @@ class Catalog:
         """Look a model of the store up.
 
         Args:
-            name: `name`, `name:size`, `name:size@platform-chip` (or as shown, `name:size(platform/chip)`), or the
-                directory's own name, as `qwen3-4b`. Upper and lower case are one.
+            name: Any form that `cardcage.catalog.resolver` knows, or the directory's own name, as `qwen3-4b`. Upper and
+                lower case are one.
             platform: Only variants of this platform.
             chip: Only variants for this chip.
 
@@ -92,22 +102,23 @@ class Catalog:
             ModelNotFoundError: None has this name, or several have; then the message names them.
             InvalidModelError: The one that has it is incomplete.
         """
-        wanted = name.strip().lower()
         artifacts, problems = self.scan()
-        matches = [
+        candidates = [
             artifact
             for artifact in artifacts
-            if wanted in _names(artifact)
-            and platform in {None, artifact.platform}
-            and (chip is None or chip in artifact.chips)
+            if platform in {None, artifact.platform} and (chip is None or chip in artifact.chips)
         ]
+        try:
+            matches = matching_artifacts(name, candidates, self._sources)
+        except InvalidRequestError as error:
+            raise ModelNotFoundError(name, message=error.message) from error
         if len(matches) == 1:
             return matches[0]
         if matches:
             ids = ", ".join(default_model_id(artifact) for artifact in matches)
             raise ModelNotFoundError(name, message=f"'{name}' is the name of several models: {ids}; name one of these")
         for problem in problems:
-            if problem.path.name.lower() == wanted.replace(":", "-"):
+            if problem.path.name.casefold() == name.strip().casefold().replace(":", "-"):
                 raise InvalidModelError(problem.reason, param="model")
         raise ModelNotFoundError(name)
 
@@ -168,14 +179,3 @@ def _walk(directory: Path) -> list[Path]:
 def _name_of(text: str) -> str:
     """A model's name from a file name: no white space, no character that an id must not hold."""
     return re.sub(r"[\s/:@]+", "-", text.strip()) or "model"
-
-
-def _names(artifact: ModelArtifact) -> set[str]:
-    named = f"{artifact.name}:{artifact.size}" if artifact.size else artifact.name
-    names = {artifact.name, named, artifact.path.name}
-    for chip in artifact.chips or ("",):
-        where = [part for part in (artifact.platform, chip) if part]
-        if where:
-            names.add(f"{named}@{'-'.join(where)}")
-            names.add(f"{named}({'/'.join(where)})")
-    return {name.lower() for name in names}
