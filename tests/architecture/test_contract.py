@@ -21,6 +21,7 @@ CONTRACT_MODULES = [
     "errors",
     "events",
     "hookspecs",
+    "library",
     "models",
     "options",
     "platform",
