@@ -49,8 +49,18 @@ class TestMember:
             assert lines <= MAX_LINES, f"{file.relative_to(ROOT)} has {lines} lines: cut it by concern"
 
 
+# A folder of plugins that is no dialect: one distribution with several plugins of one kind, and the kind's group.
+NO_DIALECTS = {"sources": "cardcage.sources"}
+
+
+def dialects() -> list[Member]:
+    return [m for m in members() if m.path.parent.name == "plugins" and m.path.name not in NO_DIALECTS]
+
+
 def test_dialects_and_platforms_are_named_by_rule() -> None:
     for member in members():
+        if member.path.parent.name == "plugins" and member.path.name in NO_DIALECTS:
+            continue
         kind = {"plugins": "dialect", "platforms": "platform"}.get(member.path.parent.name)
         if kind is None:
             continue
@@ -62,7 +72,17 @@ def test_dialects_and_platforms_are_named_by_rule() -> None:
         }
 
 
-@pytest.mark.parametrize("member", [m for m in members() if m.path.parent.name == "plugins"], ids=member_id)
+@pytest.mark.parametrize(("folder", "group"), NO_DIALECTS.items())
+def test_a_distribution_of_several_plugins_names_a_module_for_each(folder: str, group: str) -> None:
+    (member,) = [m for m in members() if m.path.parent.name == "plugins" and m.path.name == folder]
+    assert (member.name, member.package.name) == (f"cardcage-{folder}", f"cardcage_{folder}")
+    assert set(member.metadata["project"]["entry-points"]) == {group}
+    for name, module in member.metadata["project"]["entry-points"][group].items():
+        assert module == f"{member.package.name}.{name}"
+        assert (member.package / f"{name}.py").exists()
+
+
+@pytest.mark.parametrize("member", dialects(), ids=member_id)
 def test_every_dialect_has_the_same_files(member: Member) -> None:
     for name in ("plugin.py", "routes/__init__.py", "wire/__init__.py", "decode.py", "encode.py", "errors.py"):
         assert (member.package / name).exists(), name

@@ -1,0 +1,272 @@
+"""One model on its way into the store. Any number of callers watch it; it belongs to none of them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import json
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+import structlog
+
+from cardcage.catalog.manifest import MANIFEST
+from cardcage.downloads.placing import (
+    Naming,
+    check_file_name,
+    directory_files,
+    manifest_text,
+    move_into_store,
+    relative_name,
+    store_folder,
+)
+from cardcage.downloads.transfer import RetryPolicy, Transfer, sha256_of
+from cardcage_sdk.errors import (
+    InvalidModelError,
+    PlatformDetectionError,
+    SourceUnavailableError,
+    StorageFullError,
+)
+from cardcage_sdk.library import FileProgress
+from cardcage_sdk.models import ModelArtifact, ModelFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from cardcage.catalog import Catalog
+    from cardcage.downloads.fitting import Choice
+    from cardcage.downloads.openers import Openers
+    from cardcage_sdk.platform import Platform
+    from cardcage_sdk.sources import RemoteFile, Source
+
+__all__ = ["JOB_FILE", "Job", "JobPlan"]
+
+JOB_FILE = "job.json"
+
+SPARE_BYTES = 64 << 20
+"""Free space that a download leaves to everything else on the disk."""
+
+log = structlog.get_logger("cardcage.downloads")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobPlan:
+    """What is to be fetched, decided.
+
+    Attributes:
+        source: Where from; unpacks archives.
+        origin: What `model.toml` says of where it came from, as `huggingface:Org/Repo:Q4_K_M`.
+        asked: The name as it was asked for.
+        folder: The side directory, on the store's file system; its name stands for exactly this content.
+    """
+
+    source: Source
+    origin: str
+    asked: str
+    choice: Choice
+    naming: Naming
+    folder: Path
+
+
+class Job:
+    """Fetches all files of a model, checks them, and makes the model appear in the store. One use.
+
+    Attributes:
+        is_checking: All bytes are there.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: JobPlan,
+        catalog: Catalog,
+        platforms: Mapping[str, Platform],
+        openers: Openers,
+        on_progress: Callable[[], None],
+        retries: RetryPolicy,
+        spare_bytes: int = SPARE_BYTES,
+    ) -> None:
+        for listed in plan.choice.variant.files:
+            check_file_name(listed.name)
+        self.plan = plan
+        self.is_checking = False
+        self._catalog = catalog
+        self._platforms = platforms
+        self._spare_bytes = spare_bytes
+        self._files_dir = plan.folder / "files"
+        self._archives_dir = plan.folder / "archives"
+        self._transfers = [
+            (
+                file,
+                Transfer(
+                    openers=openers,
+                    file=file,
+                    source=plan.source.name,
+                    path=(self._archives_dir if file.is_archive else self._files_dir) / file.name,
+                    on_progress=on_progress,
+                    retries=retries,
+                ),
+            )
+            for file in plan.choice.variant.files
+        ]
+        self._on_progress = on_progress
+
+    def progress(self) -> tuple[FileProgress, ...]:
+        """How far each file is."""
+        return tuple(
+            FileProgress(
+                name=file.name,
+                completed_bytes=transfer.completed_bytes,
+                total_bytes=transfer.total_bytes,
+                is_done=transfer.is_done,
+                sha256=file.sha256,
+            )
+            for file, transfer in self._transfers
+        )
+
+    async def run(self) -> ModelArtifact:
+        """Do all of it.
+
+        Raises:
+            SourceError: And its kin; what was fetched stays in the side directory, but for what was corrupt.
+            ModelError: The files are no model that an installed platform takes.
+        """
+        lock = await asyncio.to_thread(self._prepare)
+        try:
+            await asyncio.to_thread(self._check_space)
+            fetched = {file.name: await transfer.run() for file, transfer in self._transfers}
+            self.is_checking = True
+            self._on_progress()
+            return await asyncio.to_thread(self._finish, fetched)
+        finally:
+            lock.close()
+
+    def _prepare(self) -> BinaryIO:
+        """Make the side directory, say in it what it is, and keep other servers out of it."""
+        folder = self.plan.folder
+        self._files_dir.mkdir(parents=True, exist_ok=True)
+        lock = (folder / "lock").open("wb")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise SourceUnavailableError(
+                self.plan.source.name, reason="another server is fetching this model into the same store"
+            ) from error
+        described = {
+            "schema": 1,
+            "model": self.plan.asked,
+            "origin": self.plan.origin,
+            "name": self.plan.naming.name,
+            "size": self.plan.naming.size,
+            "total_bytes": self.plan.choice.variant.size_bytes,
+        }
+        (folder / JOB_FILE).write_text(json.dumps(described, ensure_ascii=False), encoding="utf-8")
+        return lock
+
+    def _check_space(self) -> None:
+        variant = self.plan.choice.variant
+        missing = 0
+        archives = 0
+        for file, transfer in self._transfers:
+            missing += max((file.size_bytes or 0) - transfer.bytes_on_disk(), 0)
+            archives += (file.size_bytes or 0) if file.is_archive else 0
+        # Weights hardly compress, so what an archive holds is about as large as itself.
+        missing += int(archives * 1.1) if variant.unpacked_bytes is None else variant.unpacked_bytes
+        state = os.statvfs(self.plan.folder)
+        free = state.f_bavail * state.f_frsize
+        if missing + self._spare_bytes > free:
+            raise StorageFullError(
+                needed_bytes=missing + self._spare_bytes, free_bytes=free, path=str(self._catalog.store)
+            )
+
+    def _finish(self, fetched: Mapping[str, ModelFile]) -> ModelArtifact:
+        """Unpack, describe, check as a load would, and rename. In a thread."""
+        files = [fetched[file.name] for file in self.plan.choice.variant.files if not file.is_archive]
+        files += self._unpack({file.name for file in self.plan.choice.variant.files if not file.is_archive})
+        if not files:
+            raise InvalidModelError(f"'{self.plan.asked}' holds no files of a model")
+        platform = self.plan.choice.platform or self._platform_of(files)
+        chip = self.plan.choice.chip or self._chip_of(platform)
+        variant = self.plan.choice.variant
+        text = manifest_text(
+            naming=self.plan.naming,
+            platform=platform,
+            chips=[name.lower() for name in variant.chips or ([chip] if chip else [])],
+            source=self.plan.origin,
+            files=files,
+            document=variant.document,
+        )
+        (self._files_dir / MANIFEST).write_text(text, encoding="utf-8")
+        self._catalog.artifact(self._files_dir)
+        target = store_folder(self._catalog.store, platform=platform, chip=chip, naming=self.plan.naming)
+        self._check_free(target)
+        move_into_store(self._files_dir, target)
+        shutil.rmtree(self.plan.folder)
+        log.info("model fetched", model=self.plan.asked, source=self.plan.origin, path=str(target))
+        return self._catalog.artifact(target)
+
+    def _check_free(self, target: Path) -> None:
+        """Only an older state of the same model is replaced; an unusable directory is nobody's."""
+        try:
+            current = self._catalog.artifact(target)
+        except InvalidModelError:
+            return
+        if current.source != self.plan.origin:
+            raise InvalidModelError(
+                f"The store has another model, from {current.source or 'elsewhere'}, under this name at '{target}'; "
+                "remove it, or choose another name",
+                param="name",
+            )
+
+    def _unpack(self, taken: set[str]) -> list[ModelFile]:
+        found: list[ModelFile] = []
+        unpacked = self.plan.folder / "unpacked"
+        for file, _ in self._transfers:
+            if not file.is_archive:
+                continue
+            shutil.rmtree(unpacked, ignore_errors=True)
+            unpacked.mkdir()
+            self._unpack_one(file, unpacked)
+            for path in directory_files(unpacked):
+                name = relative_name(path, unpacked)
+                check_file_name(name)
+                if name in taken:
+                    raise InvalidModelError(f"'{name}' is in the model twice")
+                taken.add(name)
+                size = path.stat().st_size
+                found.append(ModelFile(name=name, size_bytes=size, sha256=sha256_of(path)))
+                target = self._files_dir / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                path.rename(target)
+        return found
+
+    def _unpack_one(self, file: RemoteFile, directory: Path) -> None:
+        try:
+            self.plan.source.unpack(self._archives_dir / file.name, file, directory)
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            state = os.statvfs(directory)
+            raise StorageFullError(
+                needed_bytes=0, free_bytes=state.f_bavail * state.f_frsize, path=str(self._catalog.store)
+            ) from error
+
+    def _platform_of(self, files: list[ModelFile]) -> str:
+        artifact = ModelArtifact(path=self._files_dir, name=self.plan.naming.name, files=tuple(files))
+        claiming = [name for name, platform in self._platforms.items() if platform.claims(artifact)]
+        if not claiming:
+            raise PlatformDetectionError(
+                self.plan.asked,
+                message=f"No installed platform takes the files of '{self.plan.asked}'; name one to fetch it all the same",
+            )
+        return claiming[0]
+
+    def _chip_of(self, platform: str) -> str | None:
+        found = self._platforms.get(platform)
+        devices = found.probe().devices if found is not None else ()
+        return devices[0].chip.lower() if devices else None

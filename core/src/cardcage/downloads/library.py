@@ -1,0 +1,408 @@
+"""The models on disk, and the pulls that add to them: what core gives dialects as `Service.library`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import shutil
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from cardcage.catalog.resolver import exact_names, parse_reference
+from cardcage.downloads.asking import PAUSES_SECONDS, ask, sources_for
+from cardcage.downloads.fitting import Choice, choose, fits_of
+from cardcage.downloads.job import JOB_FILE, SPARE_BYTES, Job, JobPlan
+from cardcage.downloads.machine import read_machine
+from cardcage.downloads.openers import Openers
+from cardcage.downloads.placing import OLD_PREFIX, Naming, remove_from_store
+from cardcage.downloads.pull import Pull
+from cardcage.downloads.transfer import RetryPolicy
+from cardcage.names import default_model_id
+from cardcage_sdk.errors import (
+    CardcageError,
+    DrainingError,
+    InternalError,
+    ModelInUseError,
+    ModelNotFoundError,
+    PullCancelledError,
+)
+from cardcage_sdk.library import Library, PullProgress, PullRequest, StoredModel, VariantReport
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cardcage.catalog import Catalog
+    from cardcage_sdk.models import ModelArtifact
+    from cardcage_sdk.platform import Platform
+    from cardcage_sdk.sources import ModelReference, Offer, RemoteModel, Source
+
+__all__ = ["Downloads"]
+
+PARTIAL = ".partial"
+"""Side directories of pulls, inside the store so that the last step is a rename; the dot hides it from the catalog."""
+
+KEPT_PULLS = 32
+"""Ended pulls that `pulls` still tells of."""
+
+PARALLEL_PULLS = 2
+"""Pulls that fetch at once; the others wait."""
+
+log = structlog.get_logger("cardcage.downloads")
+
+
+class Downloads(Library):
+    """Implements `Library`. One object a server, in its event loop; `close` ends it.
+
+    Args:
+        catalog: The models on disk.
+        platforms: Installed platforms by id, in the order of preference.
+        sources: Installed sources by id.
+        allows_path: Whether a `file:` address may name this path.
+        is_loaded: How many requests or instances hold the model in this directory; 0 where none.
+        retries: Of broken connections. `ask_pauses_seconds`: between tries of a source's answer.
+    """
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        platforms: Mapping[str, Platform],
+        sources: Mapping[str, Source],
+        allows_path: Callable[[Path], bool],
+        is_loaded: Callable[[Path], int] = lambda _path: 0,
+        user_agent: str = "cardcage",
+        retries: RetryPolicy | None = None,
+        ask_pauses_seconds: Sequence[float] = PAUSES_SECONDS,
+        spare_bytes: int = SPARE_BYTES,
+    ) -> None:
+        self._catalog = catalog
+        self._platforms = platforms
+        self._sources = sources
+        self._is_loaded = is_loaded
+        self._openers = Openers(allows_path=allows_path, user_agent=user_agent)
+        self._retries = retries or RetryPolicy()
+        self._ask_pauses_seconds = ask_pauses_seconds
+        self._spare_bytes = spare_bytes
+        self._pulls: dict[str, Pull] = {}
+        self._by_folder: dict[Path, Pull] = {}
+        self._slots = asyncio.Semaphore(PARALLEL_PULLS)
+        self._is_closing = False
+
+    # --- what is there ---------------------------------------------------------------------------------------------
+
+    def stored(self) -> Sequence[StoredModel]:
+        """See `Library.stored`."""
+        artifacts, problems = self._catalog.scan()
+        unusable = [
+            StoredModel(id=problem.path.name, name=problem.path.name, path=str(problem.path), problem=problem.reason)
+            for problem in problems
+        ]
+        return [*(_stored(artifact) for artifact in artifacts), *unusable]
+
+    def find(self, name: str) -> StoredModel:
+        """See `Library.find`."""
+        return _stored(self._catalog.find(name))
+
+    async def offers(self) -> tuple[Sequence[Offer], Sequence[CardcageError]]:
+        """See `Library.offers`."""
+        sources = list(self._sources.values())
+        answers = await asyncio.gather(*(_offers_of(source) for source in sources))
+        offered = [offer for found, _ in answers for offer in found]
+        return offered, [error for _, error in answers if error is not None]
+
+    async def variants(self, request: PullRequest) -> Sequence[VariantReport]:
+        """See `Library.variants`."""
+        _, model = await self._ask(request)
+        machine = await asyncio.to_thread(read_machine, self._platforms)
+        return [
+            VariantReport(
+                source=model.source,
+                reference=model.reference,
+                label=fit.variant.label,
+                name=f"{fit.variant.name}:{fit.variant.size}" if fit.variant.size else fit.variant.name,
+                size_bytes=fit.variant.size_bytes,
+                chips=fit.variant.chips,
+                platforms=tuple(platform for platform, _ in fit.platforms),
+                reason=fit.reason,
+                files=tuple(file.name for file in fit.variant.files),
+            )
+            for fit in fits_of(model, machine)
+        ]
+
+    # --- pulls -----------------------------------------------------------------------------------------------------
+
+    async def pull(self, request: PullRequest) -> AsyncGenerator[PullProgress, None]:
+        """See `Library.pull`."""
+        async with contextlib.aclosing(self.start(request).watch()) as states:
+            async for state in states:
+                yield state
+
+    def start(self, request: PullRequest) -> Pull:
+        """Begin a pull, or find the one that the same wish began already.
+
+        Raises:
+            InvalidRequestError: No model can have this name.
+            DrainingError: The server is ending.
+        """
+        if self._is_closing:
+            raise DrainingError
+        parse_reference(request.model, self._sources)
+        if request.name is not None:
+            Naming.chosen(request.name)
+        for pull in self._pulls.values():
+            if pull.request == request and not pull.progress().is_final:
+                return pull
+        pull = Pull(request)
+        self._pulls[pull.id] = pull
+        ended = [known for known in self._pulls.values() if known.progress().is_final]
+        for known in ended[:-KEPT_PULLS]:
+            del self._pulls[known.id]
+        pull.task = asyncio.create_task(self._run(pull), name=f"pull {request.model}")
+        return pull
+
+    def pulls(self) -> Sequence[PullProgress]:
+        """See `Library.pulls`."""
+        current = [pull.progress() for pull in self._pulls.values()]
+        running = {folder.name for folder in self._by_folder}
+        return [*current, *(partial.progress() for partial in self._partials() if partial.folder.name not in running)]
+
+    async def cancel_pull(self, pull_id: str) -> None:
+        """See `Library.cancel_pull`."""
+        pull = self._pulls.get(pull_id)
+        if pull is None or pull.task is None or pull.progress().is_final:
+            raise ModelNotFoundError(pull_id, message=f"There is no running pull '{pull_id}'")
+        await self._stop(pull)
+
+    async def remove(self, name: str) -> StoredModel | None:
+        """See `Library.remove`."""
+        removed: StoredModel | None = None
+        try:
+            artifact: ModelArtifact | None = self._catalog.find(name)
+        except ModelNotFoundError:
+            artifact = None
+        unfinished = [partial for partial in self._partials() if partial.is_named(name, artifact)]
+        if artifact is None and not unfinished:
+            # Once more, for its message: none has the name, or several have.
+            self._catalog.find(name)
+        if artifact is not None:
+            if holders := self._is_loaded(artifact.path):
+                raise ModelInUseError(default_model_id(artifact), leases=holders)
+            removed = _stored(artifact)
+        for partial in unfinished:
+            pull = self._by_folder.get(partial.folder)
+            if pull is not None:
+                await self._stop(pull)
+            await asyncio.to_thread(shutil.rmtree, partial.folder, ignore_errors=True)
+        if artifact is not None:
+            await asyncio.to_thread(remove_from_store, artifact.path, self._catalog.store)
+            log.info("model removed", model=removed.id if removed else name, path=str(artifact.path))
+        return removed
+
+    def sweep(self) -> None:
+        """Delete what an earlier server was killed while deleting. Call once, before anything else uses the store."""
+        for left in self._catalog.store.glob(f"*/*/{OLD_PREFIX}*"):
+            shutil.rmtree(left, ignore_errors=True)
+
+    async def close(self) -> None:
+        """Stop every pull; what they fetched stays and is continued by the next pull."""
+        self._is_closing = True
+        running = [pull for pull in self._pulls.values() if pull.task is not None and not pull.task.done()]
+        for pull in running:
+            await self._stop(pull)
+        await self._openers.close()
+
+    async def _stop(self, pull: Pull) -> None:
+        if pull.task is not None:
+            pull.task.cancel()
+            await asyncio.wait([pull.task])
+
+    async def _run(self, pull: Pull) -> None:
+        """The task of a pull: whatever happens ends in a final state that its watchers see."""
+        try:
+            await self._work(pull)
+        except asyncio.CancelledError:
+            if self._is_closing:
+                pull.end("interrupted", error=DrainingError())
+            else:
+                pull.end("cancelled", error=PullCancelledError(pull.request.model))
+        except CardcageError as error:
+            log.info("pull failed", model=pull.request.model, code=error.code, error=error.message)
+            pull.end("failed", error=error)
+        except Exception:  # named boundary: nobody awaits this task, and its watchers must learn of its end
+            log.exception("pull failed", model=pull.request.model)
+            pull.end("failed", error=InternalError())
+
+    async def _work(self, pull: Pull) -> None:
+        request = pull.request
+        reference, model = await self._ask(request)
+        machine = await asyncio.to_thread(read_machine, self._platforms)
+        choice = choose(
+            model,
+            machine,
+            asked=request.model,
+            tag="" if reference.url or self._sources[model.source].is_opaque else reference.tag,
+            place=reference.place,
+            platform=request.platform,
+            chip=request.chip,
+        )
+        plan = self._plan(request, model, choice)
+        pull.origin = plan.origin
+        if (there := await asyncio.to_thread(self._already_there, plan)) is not None:
+            pull.end("done", result=_stored(there), is_new=False)
+            return
+        leader = self._by_folder.get(plan.folder)
+        if leader is not None:
+            await self._follow(pull, leader)
+            return
+        self._by_folder[plan.folder] = pull
+        try:
+            pull.job = Job(
+                plan=plan,
+                catalog=self._catalog,
+                platforms=self._platforms,
+                openers=self._openers,
+                on_progress=pull.touch,
+                retries=self._retries,
+                spare_bytes=self._spare_bytes,
+            )
+            pull.enter("waiting")
+            async with self._slots:
+                pull.enter("downloading")
+                artifact = await pull.job.run()
+        finally:
+            del self._by_folder[plan.folder]
+        pull.end("done", result=_stored(artifact))
+
+    async def _follow(self, pull: Pull, leader: Pull) -> None:
+        pull.leader = leader
+        pull.enter("downloading")
+        if leader.task is not None:
+            # Not awaited itself: a follower that is cancelled must not cancel the one that it follows.
+            await asyncio.wait([leader.task])
+        end = leader.progress()
+        pull.end(end.state, result=end.result, error=end.error)
+
+    async def _ask(self, request: PullRequest) -> tuple[ModelReference, RemoteModel]:
+        reference = parse_reference(request.model, self._sources)
+        asked = sources_for(reference, self._sources, wanted=request.source)
+        model = await ask(reference, asked, pauses_seconds=self._ask_pauses_seconds)
+        return reference, model
+
+    def _plan(self, request: PullRequest, model: RemoteModel, choice: Choice) -> JobPlan:
+        variant = choice.variant
+        origin = f"{model.source}:{model.reference}"
+        if len(model.variants) > 1 and variant.label:
+            origin = f"{origin}:{variant.label}"
+        naming = (
+            Naming.chosen(request.name) if request.name is not None else Naming.of_source(variant.name, variant.size)
+        )
+        content = [origin, naming.name, naming.size, choice.platform, choice.chip]
+        listed = [[file.name, file.size_bytes, file.sha256] for file in variant.files]
+        key = hashlib.sha256(json.dumps([content, listed]).encode()).hexdigest()[:32]
+        return JobPlan(
+            source=self._sources[model.source],
+            origin=origin,
+            asked=request.model,
+            choice=choice,
+            naming=naming,
+            folder=self._catalog.store / PARTIAL / key,
+        )
+
+    def _already_there(self, plan: JobPlan) -> ModelArtifact | None:
+        """The model in the store that has exactly the files that would be fetched, under the same name."""
+        wanted = {file.name: (file.size_bytes, file.sha256) for file in plan.choice.variant.files}
+        if any(file.is_archive for file in plan.choice.variant.files):
+            wanted = {}
+        for artifact in self._catalog.entries():
+            if artifact.source != plan.origin or (artifact.name, artifact.size) != (plan.naming.name, plan.naming.size):
+                continue
+            if plan.choice.platform not in {None, artifact.platform}:
+                continue
+            here = {file.name: (file.size_bytes, file.sha256) for file in artifact.files}
+            if all(_is_same(here.get(name), listed) for name, listed in wanted.items()):
+                return artifact
+        return None
+
+    def _partials(self) -> list[_Partial]:
+        found: list[_Partial] = []
+        for file in sorted((self._catalog.store / PARTIAL).glob(f"*/{JOB_FILE}")):
+            # A power cut may have left half a description; its directory is then known by its folder's name only.
+            described: dict[str, object] = {}
+            with contextlib.suppress(OSError, ValueError):
+                described = json.loads(file.read_text(encoding="utf-8"))
+            found.append(_Partial(folder=file.parent, described=described))
+        return found
+
+
+def _is_same(here: tuple[int, str | None] | None, listed: tuple[int | None, str | None]) -> bool:
+    if here is None:
+        return False
+    return all(want is None or have == want for have, want in zip(here, listed, strict=True))
+
+
+class _Partial:
+    """A side directory, as its description tells."""
+
+    def __init__(self, *, folder: Path, described: Mapping[str, object]) -> None:
+        self.folder = folder
+        self.model = str(described.get("model") or folder.name)
+        self.origin = str(described.get("origin") or "")
+        self.name = str(described.get("name") or "")
+        self.size = str(described.get("size") or "")
+        total = described.get("total_bytes")
+        self.total_bytes = total if isinstance(total, int) else 0
+
+    def is_named(self, name: str, artifact: ModelArtifact | None) -> bool:
+        """Whether someone who says `name` means this: by what it was asked for, or by what it was to become."""
+        wanted = name.strip().casefold()
+        named = f"{self.name}:{self.size}" if self.size else self.name
+        own = {self.model, self.origin, named, f"{self.name}-{self.size}", self.name, self.folder.name}
+        if wanted in {text.casefold() for text in own if text}:
+            return True
+        return artifact is not None and named.casefold() in exact_names(artifact)
+
+    def progress(self) -> PullProgress:
+        """As an interrupted pull."""
+        there = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
+        return PullProgress(
+            id=self.folder.name,
+            model=self.model,
+            state="interrupted",
+            source=self.origin or None,
+            completed_bytes=min(there, self.total_bytes) if self.total_bytes else there,
+            total_bytes=self.total_bytes,
+        )
+
+
+async def _offers_of(source: Source) -> tuple[Sequence[Offer], CardcageError | None]:
+    try:
+        async with asyncio.timeout(source.total_seconds):
+            return await source.offers(), None
+    except CardcageError as error:
+        return (), error
+    except TimeoutError:
+        return (), InternalError(f"Source '{source.name}' did not list its models in {source.total_seconds:g} seconds")
+    except Exception:  # named boundary: a source is a plugin and may raise anything
+        log.exception("source failed", source=source.name)
+        return (), InternalError(f"Source '{source.name}' failed; the server's log has the details")
+
+
+def _stored(artifact: ModelArtifact) -> StoredModel:
+    listed = [[file.name, file.size_bytes, file.sha256] for file in artifact.files]
+    return StoredModel(
+        id=default_model_id(artifact),
+        name=f"{artifact.name}:{artifact.size}" if artifact.size else artifact.name,
+        path=str(artifact.path),
+        size_bytes=artifact.size_bytes,
+        kind=artifact.kind,
+        platform=artifact.platform,
+        chips=artifact.chips,
+        license=artifact.license,
+        source=artifact.source,
+        modified_at=artifact.path.stat().st_mtime,
+        digest=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
+    )
