@@ -106,7 +106,8 @@ def serve(folder: Path, settings: str) -> Iterator[Server]:
             stderr=log,
             stdin=subprocess.DEVNULL,
             text=True,
-            preexec_fn=_die_with_parent,
+            # The child calls prctl and then execs: there is no lock of another thread that it could wait for.
+            preexec_fn=_die_with_parent,  # noqa: PLW1509
         )
     assert process.stdout is not None
     try:

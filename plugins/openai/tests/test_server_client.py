@@ -265,13 +265,13 @@ def test_errors_are_the_clients_own_classes_and_are_not_repeated(anyone: Server,
     assert schema.value.code == "invalid_schema"
     with pytest.raises(openai.NotFoundError):
         api.post("/nowhere", cast_to=object)
+    body = {"model_id": model, "model_path": str(anyone.write_model())}
     with pytest.raises(openai.ConflictError) as conflict:
-        body = {"model_id": model, "model_path": str(anyone.write_model())}
         api.post("/models/load", cast_to=object, body=body)
     assert conflict.value.code == "model_already_exists"
+    body = {"model_id": "broken", "model_path": str(anyone.write_model("faulty", kind="exit", phase="load"))}
     with pytest.raises(openai.InternalServerError) as failed:
-        path = str(anyone.write_model("faulty", kind="exit", phase="load"))
-        api.post("/models/load", cast_to=object, body={"model_id": "broken", "model_path": path})
+        api.post("/models/load", cast_to=object, body=body)
     assert failed.value.code is None
     assert client.sent == 7
 
@@ -290,8 +290,8 @@ def test_an_error_in_the_stream_raises(anyone: Server, client: Client) -> None:
     fault = {"kind": "sigkill", "phase": "decode", "after_tokens": 2}
     with anyone.loaded("faulty", **fault, delay_seconds=0.1) as broken:
         seen = []
+        stream = client.api.chat.completions.create(model=broken, messages=ask(), stream=True)
         with pytest.raises(openai.APIError, match="died by SIGKILL"):
-            for chunk in client.api.chat.completions.create(model=broken, messages=ask(), stream=True):
-                seen += [choice.delta.content for choice in chunk.choices]
+            seen.extend(chunk.choices[0].delta.content for chunk in stream)
         assert "".join(seen[-2:]) == "The quick"
         assert client.sent == 1

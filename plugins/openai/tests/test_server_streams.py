@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,7 +24,7 @@ class Wire:
         head = f"POST {path} HTTP/1.1\r\nhost: {host.netloc}\r\ncontent-length: {len(data)}\r\n\r\n"
         self.socket.sendall(head.encode() + data)
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
