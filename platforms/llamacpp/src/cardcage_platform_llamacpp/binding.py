@@ -190,10 +190,11 @@ class Vocabulary:
         """Tokens of a text.
 
         Args:
+            text: Any; lone surrogates become question marks.
             add_special: Add the begin and end tokens that the model is configured for.
             parse_special: Text that spells a control token becomes that token.
         """
-        raw = text.encode("utf-8", "surrogatepass") if text.isascii() else text.encode("utf-8", "replace")
+        raw = text.encode("utf-8", "replace")
         room = len(raw) + 8
         buffer = (ctypes.c_int32 * room)()
         count = lib.llama_tokenize(self.handle, raw, len(raw), buffer, room, add_special, parse_special)

@@ -517,6 +517,20 @@ def obtain(cache: Path, *, force: bool, jobs: int, forced: FlagSet | None) -> Pa
         return build(entry, known, (forced,) if forced else flag_sets_to_try(cpu_flags()), jobs)
 
 
+def find_kept(cache: Path, forced: FlagSet | None) -> Path:
+    """The kept wheel for this machine.
+
+    Raises:
+        BuildError: There is none.
+    """
+    compiler = find_compiler()
+    wheel = kept_wheel(cache / key_of(facts(compiler), forced)) if compiler else None
+    if wheel is None:
+        message = "no wheel is kept for this machine; run without --print-path to build one"
+        raise BuildError(message)
+    return wheel
+
+
 def install(wheel: Path) -> None:
     """Install into the environment of the running interpreter, by its own pip or by uv."""
     commands = [[sys.executable, "-m", "pip", "install", str(wheel)]]
@@ -549,11 +563,7 @@ def main(arguments: list[str] | None = None) -> int:
     forced = FLAG_SETS[options.flag_set] if options.flag_set else None
     try:
         if options.print_path:
-            compiler = find_compiler()
-            wheel = kept_wheel(cache / key_of(facts(compiler), forced)) if compiler else None
-            if wheel is None:
-                message = "no wheel is kept for this machine; run without --print-path to build one"
-                raise BuildError(message)
+            wheel = find_kept(cache, forced)
         else:
             wheel = obtain(cache, force=options.force, jobs=max(1, options.jobs), forced=forced)
         if options.install:

@@ -97,12 +97,12 @@ class EmbeddingLoop:
 
 
 def _result(job: _Job, width: int) -> EmbedResult:
-    vectors: Floats = np.stack(job.vectors) if job.vectors else np.zeros((0, width), dtype=np.float32)
+    vectors = np.stack(job.vectors) if job.vectors else np.zeros((0, width), dtype=np.float32)
     if job.request.dimensions is not None:
         vectors = vectors[:, : job.request.dimensions]
     if job.request.normalize or job.request.dimensions is not None:
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = vectors / np.where(lengths > 0, lengths, np.float32(1.0))
+        vectors = (vectors / np.where(lengths > 0, lengths, 1.0)).astype(np.float32)
     return EmbedResult(
         vectors=np.ascontiguousarray(vectors, dtype="<f4").tobytes(),
         dimensions=vectors.shape[1],

@@ -270,14 +270,14 @@ class LlamaCppEngine(BatchEngine):
     def add(self, request: Request) -> None:
         """Take a request into the batch."""
         if isinstance(request, EmbedRequest):
-            self._embedding.add(request, self._inputs(request))
+            inputs = self._inputs(request)
+            self._embedding.add(request, inputs)
             return
         chat = self._chat(request)
         prompt = self._prepared.pop(chat.id, None) or self._prompt(chat)
         sequences: list[Sequence] = []
         try:
-            for choice in range(chat.n):
-                sequences.append(self._sequence(chat, prompt, choice))
+            sequences.extend(self._sequence(chat, prompt, choice) for choice in range(chat.n))
         except Exception:
             for sequence in sequences:
                 sequence.sampler.close()

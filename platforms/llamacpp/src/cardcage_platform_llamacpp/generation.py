@@ -146,9 +146,8 @@ class GenerationLoop:
         """Give slots to those who wait, first choices before further ones."""
         self._waiting.sort(key=lambda sequence: sequence.choice > 0)  # stable: first come, first served
         for sequence in list(self._waiting):
-            if not self._table.has_room:
-                if sequence.choice > 0 or not self._preempt():
-                    return
+            if not self._table.has_room and (sequence.choice > 0 or not self._preempt()):
+                return
             placement = self._table.place(sequence.tokens[: sequence.length], reuse=sequence.reuse)
             if placement is None:
                 continue

@@ -19,6 +19,9 @@ MAX_SCHEMA_CHARS = 100_000
 MAX_SCHEMA_DEPTH = 32
 MAX_REPETITIONS = 1000
 
+MAX_CALLS = 8
+"""Calls in one answer: a small model that may go on calling does not stop."""
+
 JSON_OBJECT = r"""
 root ::= object
 value ::= object | array | string | number | ("true" | "false" | "null") ws
@@ -73,6 +76,7 @@ def tool_grammar(tools: Sequence[ToolSpec], *, opening: str, closing: str, paral
     """A grammar for one call, or several, of any of the tools.
 
     Args:
+        tools: At least one.
         opening: Text before each call's JSON.
         closing: Text after it.
         parallel: Whether more than one call may come.
@@ -85,7 +89,7 @@ def tool_grammar(tools: Sequence[ToolSpec], *, opening: str, closing: str, paral
     grammar = schema_grammar(schema)
     renamed = [f"cardcage-call{line[4:]}" if line.startswith("root ") else line for line in grammar.splitlines()]
     one = f"{json.dumps(opening)} cardcage-call {json.dumps(closing)}"
-    root = f'root ::= {one} ("\\n" {one})*' if parallel else f"root ::= {one}"
+    root = f'root ::= {one} ("\\n" {one}){{0,{MAX_CALLS - 1}}}' if parallel else f"root ::= {one}"
     return "\n".join([root, *renamed])
 
 

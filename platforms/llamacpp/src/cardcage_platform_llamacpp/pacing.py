@@ -48,8 +48,8 @@ class CpuMeter:
         """Sum of the run delays of this process's threads."""
         total = 0
         try:
-            for task in os.listdir("/proc/self/task"):  # noqa: PTH208  Looked at five times a second.
-                with open(f"/proc/self/task/{task}/schedstat", encoding="ascii") as file:  # noqa: PTH123
+            for task in os.listdir("/proc/self/task"):
+                with open(f"/proc/self/task/{task}/schedstat", encoding="ascii") as file:
                     total += int(file.read().split()[1])
         except (OSError, ValueError, IndexError):
             return None
@@ -58,7 +58,7 @@ class CpuMeter:
     def idle_seconds(self) -> float | None:
         """Idle time of all cores of the machine."""
         try:
-            with open("/proc/stat", encoding="ascii") as file:  # noqa: PTH123
+            with open("/proc/stat", encoding="ascii") as file:
                 fields = file.readline().split()
             return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
         except (OSError, ValueError, IndexError):

@@ -1,184 +1,185 @@
-"""From a request to the tokens of its prompt. Worker process only.
+"""From a request to the tokens of its prompt, and to the grammar that binds its answer. Worker process only.
 
-A client's text must not become control: a user who writes `<|im_end|>` means those ten characters. The template's own control
-tokens and the client's text end up in one string, though, and templates may do anything with the text on its way (trim it,
-split it, put it into JSON). So each spelling of a control token in the client's text is replaced by a random word before
-rendering; the rendered string is cut at those words, and what they stand for is tokenized in two halves, so that it cannot
-become one token. A request without such spellings, which is nearly every one, is tokenized as a whole.
+A client's text must not become control: a user who writes `<|im_end|>` means those ten characters. The sdk's template says which
+stretches of the rendered prompt the client wrote. Where none of them spells a control token, which is nearly always, the prompt
+is tokenized as a whole, exactly as the model was trained; otherwise stretch by stretch, the client's as plain text.
 """
 
 from __future__ import annotations
 
 import re
-import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cardcage_sdk.chat import TextPart
+from cardcage_platform_llamacpp.grammars import JSON_OBJECT, schema_grammar, tool_grammar
+from cardcage_sdk.errors import InvalidRequestError, InvalidSchemaError
+from cardcage_sdk.text.template import CHATML, ChatTemplate, find_reasoning_tags, opens_reasoning
+from cardcage_sdk.text.toolcalls import CALL_CLOSE, CALL_OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Sequence
 
     from cardcage_platform_llamacpp.binding import Vocabulary
-    from cardcage_sdk.chat import ChatRequest, JsonValue, Message
+    from cardcage_sdk.chat import ChatRequest
+    from cardcage_sdk.models import ModelArtifact
+    from cardcage_sdk.text.segments import Segment
 
-__all__ = ["Guard", "GuardedText"]
-
-
-@dataclass(frozen=True, slots=True)
-class GuardedText:
-    """A rendered prompt with the words that stand for spellings of control tokens."""
-
-    text: str
-    words: dict[str, str]
-
-
-class Guard:
-    """Keeps the client's text from becoming control tokens of one vocabulary."""
-
-    def __init__(self, vocabulary: Vocabulary, also: Iterable[str] = ()) -> None:
-        """Learn the spellings.
-
-        Args:
-            vocabulary: All its control tokens are guarded.
-            also: Further tags, as those of reasoning and tool calls, which vocabularies list as ordinary tokens.
-        """
-        self._vocabulary = vocabulary
-        spellings = {text for text in vocabulary.control if len(text) > 1}
-        self._everywhere = _pattern(spellings | {tag for tag in also if tag in vocabulary.user_defined})
-        # Templates look for reasoning and call tags in what the assistant said before; only control is guarded there.
-        self._assistant = _pattern(spellings)
-
-    def request(self, request: ChatRequest) -> tuple[ChatRequest, dict[str, str]]:
-        """The request with words instead of spellings, and what the words stand for."""
-        words: dict[str, str] = {}
-        nonce = f"Cc{secrets.token_hex(8)}"
-
-        def guard(text: str, pattern: re.Pattern[str] | None) -> str:
-            if pattern is None:
-                return text
-
-            def word(match: re.Match[str]) -> str:
-                name = f"{nonce}x{len(words)}z"
-                words[name] = match[0]
-                return name
-
-            return pattern.sub(word, text)
-
-        def walk(value: JsonValue) -> JsonValue:
-            if isinstance(value, str):
-                return guard(value, self._everywhere)
-            if isinstance(value, dict):
-                return {walk(key): walk(item) for key, item in value.items()}
-            if isinstance(value, (list, tuple)):
-                return [walk(item) for item in value]
-            return value
-
-        def message(old: Message) -> Message:
-            pattern = self._assistant if old.role == "assistant" else self._everywhere
-            return replace(
-                old,
-                content=tuple(
-                    TextPart(guard(part.text, pattern)) if isinstance(part, TextPart) else part for part in old.content
-                ),
-                reasoning=None if old.reasoning is None else guard(old.reasoning, self._everywhere),
-                name=None if old.name is None else guard(old.name, self._everywhere),
-                tool_calls=tuple(
-                    replace(call, name=guard(call.name, self._everywhere), arguments=guard(call.arguments, pattern))
-                    for call in old.tool_calls
-                ),
-            )
-
-        guarded = replace(
-            request,
-            messages=tuple(message(old) for old in request.messages),
-            tools=tuple(
-                replace(
-                    tool,
-                    description=None if tool.description is None else guard(tool.description, self._everywhere),
-                    parameters=None if tool.parameters is None else walk(tool.parameters),
-                )
-                for tool in request.tools
-            ),
-        )
-        return (guarded, words) if words else (request, words)
-
-    def tokenize(self, prompt: GuardedText) -> list[int]:
-        """Tokens of a rendered prompt; the template's control tokens are control, the client's spellings are text."""
-        vocabulary = self._vocabulary
-        if not prompt.words:
-            tokens = vocabulary.tokenize(prompt.text, add_special=True, parse_special=True)
-        else:
-            tokens = []
-            pieces = re.split(f"({'|'.join(map(re.escape, prompt.words))})", prompt.text)
-            for index, piece in enumerate(pieces):
-                spelling = prompt.words.get(piece)
-                if spelling is not None:
-                    for half in (spelling[:1], spelling[1:]):
-                        tokens += vocabulary.tokenize(half, add_special=False, parse_special=False)
-                elif piece or not index:
-                    tokens += vocabulary.tokenize(piece, add_special=not index, parse_special=True)
-        # Templates write the begin token themselves, and the model may be configured to get it from the tokenizer too.
-        if vocabulary.adds_bos and len(tokens) > 1 and tokens[0] == tokens[1] == vocabulary.bos:
-            del tokens[0]
-        return tokens
-
-
-def _pattern(spellings: set[str]) -> re.Pattern[str] | None:
-    if not spellings:
-        return None
-    # Longest first: one spelling may begin with another.
-    return re.compile("|".join(map(re.escape, sorted(spellings, key=len, reverse=True))))
+__all__ = ["Prompt", "Prompter", "SegmentTokenizer"]
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What is to be computed and how the answer is bound."""
+    """What is to be computed, and what the answer must be like.
+
+    Attributes:
+        grammar: GBNF, or None for free text.
+        starts_in_reasoning: The prompt ends inside an open reasoning tag; the grammar takes hold when that is closed.
+    """
 
     tokens: list[int]
     grammar: str | None = None
     starts_in_reasoning: bool = False
 
 
+class SegmentTokenizer:
+    """Tokens of a prompt in which the template's control tokens are control and the client's spellings are text."""
+
+    def __init__(self, vocabulary: Vocabulary, tags: Collection[str] = ()) -> None:
+        """Learn the spellings.
+
+        Args:
+            vocabulary: All its control tokens are guarded.
+            tags: Further spellings, as those of reasoning and tool calls, which vocabularies list as ordinary tokens.
+        """
+        self._vocabulary = vocabulary
+        self.control = frozenset(text for text in vocabulary.control if len(text) > 1)
+        guarded = sorted(
+            self.control | {tag for tag in tags if tag in vocabulary.user_defined}, key=len, reverse=True
+        )  # longest first: one spelling may begin with another
+        self._spelling = re.compile("|".join(map(re.escape, guarded))) if guarded else None
+
+    def tokenize(self, segments: Sequence[Segment]) -> list[int]:
+        """Tokens of all segments, with the begin token that the model is configured for."""
+        vocabulary = self._vocabulary
+        text = "".join(segment.text for segment in segments)
+        if self._count(text) == sum(self._count(segment.text) for segment in segments if segment.is_control):
+            tokens = vocabulary.tokenize(text, add_special=True, parse_special=True)
+        else:
+            tokens = vocabulary.tokenize("", add_special=True, parse_special=True)
+            for segment in segments:
+                if segment.is_control:
+                    tokens += vocabulary.tokenize(segment.text, add_special=False, parse_special=True)
+                else:
+                    tokens += self._plain(segment.text)
+        # Templates write the begin token themselves, and the model may be configured to get it from the tokenizer too.
+        if vocabulary.adds_bos and len(tokens) > 1 and tokens[0] == tokens[1] == vocabulary.bos:
+            del tokens[0]
+        return tokens
+
+    def _count(self, text: str) -> int:
+        return len(self._spelling.findall(text)) if self._spelling else 0
+
+    def _plain(self, text: str) -> list[int]:
+        """Tokens of a client's text. A spelling is cut in two, for tokens that are no control match in plain text too."""
+        tokens: list[int] = []
+        at = 0
+        for match in self._spelling.finditer(text) if self._spelling else ():
+            tokens += self._vocabulary.tokenize(text[at : match.start() + 1], add_special=False, parse_special=False)
+            at = match.start() + 1
+        return tokens + self._vocabulary.tokenize(text[at:], add_special=False, parse_special=False)
+
+
 class Prompter:
-    """Turns requests into prompts for one model."""
+    """Turns requests into prompts for one model.
+
+    Attributes:
+        has_template: The model or its `model.toml` brings one.
+        tool_format: How the model writes its calls.
+        reasoning_tags: Tags around what it thinks, or None.
+    """
 
     def __init__(self, vocabulary: Vocabulary, artifact: ModelArtifact, own_template: str | None) -> None:
-        """Compile the template: that of `model.toml` before that of the file."""
+        """Compile the template: that of `model.toml` before that of the file.
+
+        Raises:
+            InvalidModelError: It does not compile.
+        """
         self._vocabulary = vocabulary
         source = artifact.chat_template or own_template
         self.has_template = source is not None
-        self.tool_format = "hermes"
-        self.reasoning_tags = None
-        self.can_switch_thinking = False
-        self._guard = Guard(vocabulary)
+        self._template = ChatTemplate(
+            source or CHATML,
+            bos_token=vocabulary.text(vocabulary.bos),
+            eos_token=vocabulary.text(vocabulary.eos),
+        )
+        self.reasoning_tags = artifact.reasoning_tags or find_reasoning_tags(source or "")
+        # A template that tells its model of tools in another form than tags leaves the bare object as the likely one.
+        speaks_hermes = not self._template.facts.handles_tools or CALL_OPEN in (source or "")
+        self.tool_format = artifact.tool_format or ("hermes" if speaks_hermes else "json")
+        tags = (*(self.reasoning_tags or ()), CALL_OPEN, CALL_CLOSE)
+        for tag in tags:
+            vocabulary.show(tag)
+        self._tokenizer = SegmentTokenizer(vocabulary, tags)
+
+    @property
+    def can_switch_thinking(self) -> bool:
+        """The template reads `enable_thinking`."""
+        return self._template.can_switch_thinking
 
     def build(self, request: ChatRequest) -> Prompt:
-        if isinstance(request.prompt, tuple):
-            return Prompt(list(request.prompt), self._grammar(request))
+        """Render, tokenize, and say what binds the answer.
+
+        Raises:
+            InvalidRequestError: An empty prompt, an unknown token, or a conversation that the template refuses.
+            InvalidSchemaError: A schema that does not make a grammar.
+        """
+        grammar = self._grammar(request)
         if request.prompt is not None:
-            return Prompt(
-                self._vocabulary.tokenize(request.prompt, add_special=True, parse_special=True), self._grammar(request)
-            )
-        request, words = self._guard.request(request)
-        text = (
-            "".join(f"<|im_start|>{m.role}\n{m.text}<|im_end|>\n" for m in request.messages) + "<|im_start|>assistant\n"
+            return Prompt(self._raw(request.prompt), grammar)
+        segments = self._template.segments(request, control=self._tokenizer.control)
+        tokens = self._tokenizer.tokenize(segments)
+        if not tokens:
+            raise InvalidRequestError("The conversation is empty", param="messages")
+        ends_open = (
+            bool(segments) and segments[-1].is_control and opens_reasoning(segments[-1].text, self.reasoning_tags)
         )
-        return Prompt(self._guard.tokenize(GuardedText(text, words)), self._grammar(request))
+        return Prompt(tokens, grammar, starts_in_reasoning=ends_open)
 
-    def _grammar(self, request):
-        from cardcage_platform_llamacpp.grammars import JSON_OBJECT, schema_grammar, tool_grammar
+    def _raw(self, prompt: str | tuple[int, ...]) -> list[int]:
+        """A prompt whose control tokens are the caller's own business."""
+        if isinstance(prompt, str):
+            tokens = self._vocabulary.tokenize(prompt, add_special=True, parse_special=True)
+        else:
+            tokens = list(prompt)
+            if not all(0 <= token < self._vocabulary.size for token in tokens):
+                raise InvalidRequestError(
+                    f"The prompt names a token outside the model's {self._vocabulary.size}", param="prompt"
+                )
+        if not tokens and self._vocabulary.bos >= 0:
+            # Nothing to go on from but the beginning of any text.
+            return [self._vocabulary.bos]
+        if not tokens:
+            raise InvalidRequestError("The prompt is empty", param="prompt")
+        return tokens
 
-        f = request.response_format
-        if request.tool_choice.mode in ("required", "named"):
-            tools = [t for t in request.tools if request.tool_choice.name in (None, t.name)]
+    def _grammar(self, request: ChatRequest) -> str | None:
+        choice = request.tool_choice
+        if choice.mode in {"required", "named"}:
+            tools = [tool for tool in request.tools if choice.mode == "required" or tool.name == choice.name]
+            if not tools:
+                raise InvalidRequestError("tool_choice names a tool that is not among the tools", param="tool_choice")
+            if self.tool_format == "json":
+                return tool_grammar(tools, opening="", closing="", parallel=False)
             return tool_grammar(
-                tools, opening="<tool_call>\n", closing="\n</tool_call>", parallel=request.parallel_tool_calls
+                tools, opening=f"{CALL_OPEN}\n", closing=f"\n{CALL_CLOSE}", parallel=request.parallel_tool_calls
             )
-        if f.kind == "json_object":
+        form = request.response_format
+        if form.kind == "json_object":
             return JSON_OBJECT
-        if f.kind == "json_schema":
-            return schema_grammar(f.schema)
-        if f.kind == "grammar":
-            return f.grammar
+        if form.kind == "json_schema":
+            if form.schema is None:
+                raise InvalidSchemaError("response_format of kind json_schema has no schema", param="response_format")
+            return schema_grammar(form.schema)
+        if form.kind == "grammar":
+            return form.grammar or ""
         return None

@@ -8,6 +8,7 @@ and only when it refuses that is it applied to all: checking one costs 0.01 ms, 
 from __future__ import annotations
 
 import ctypes
+import re
 import secrets
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,12 @@ _LOGPROB_FLOOR = -9999.0
 MAX_GRAMMAR_CHARS = 256_000
 MAX_GRAMMAR_NESTING = 64
 """llama.cpp's grammar parser recurses once for each parenthesis, on the C stack."""
+
+MAX_GRAMMAR_REPETITIONS = 2000
+"""Each repetition of `{n,m}` becomes rules of its own, and so does each of those inside it."""
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"|\[(?:[^\]\\]|\\.)*\]')
+_REPETITION = re.compile(r"\{\s*(\d+)?\s*(?:,\s*(\d+)?\s*)?\}")
 
 _TOKEN_DATA = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
@@ -98,11 +105,17 @@ class Grammar:
             raise InvalidSchemaError(
                 f"The grammar is longer than {MAX_GRAMMAR_CHARS} characters", param="response_format"
             )
+        if not text.strip():
+            raise InvalidSchemaError("The grammar is empty", param="response_format")
         if "\0" in text:
             raise InvalidSchemaError("The grammar contains a NUL character", param="response_format")
         if _nesting(text) > MAX_GRAMMAR_NESTING:
             raise InvalidSchemaError(
                 f"The grammar nests parentheses more than {MAX_GRAMMAR_NESTING} deep", param="response_format"
+            )
+        if _most_repetitions(text) > MAX_GRAMMAR_REPETITIONS:
+            raise InvalidSchemaError(
+                f"The grammar repeats something more than {MAX_GRAMMAR_REPETITIONS} times", param="response_format"
             )
         self._handle = lib.llama_sampler_init_grammar(vocabulary.handle, text.encode("utf-8", "replace"), b"root")
         # NULL here is llama.cpp's only sign of a bad grammar, and NULL in a chain ends the process.
@@ -128,6 +141,13 @@ class Grammar:
         if self._handle:
             lib.llama_sampler_free(self._handle)
             self._handle = None
+
+
+def _most_repetitions(text: str) -> int:
+    counts = (
+        int(count[:9]) for match in _REPETITION.finditer(_QUOTED.sub("", text)) for count in match.groups() if count
+    )
+    return max(counts, default=0)
 
 
 def _nesting(text: str) -> int:
