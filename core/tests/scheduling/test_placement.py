@@ -92,7 +92,9 @@ def test_a_model_whose_going_does_not_help_stays():
 
 
 def test_what_is_missing_is_told():
-    eviction = choose_evictions(MemoryNeed(host_bytes=50), MemoryRoom(host_bytes=20, models=0), [resident("a", is_pinned=True)])
+    eviction = choose_evictions(
+        MemoryNeed(host_bytes=50), MemoryRoom(host_bytes=20, models=0), [resident("a", is_pinned=True)]
+    )
     assert (eviction.missing_bytes, eviction.missing_models, eviction.may_wait) == (30, 1, False)
 
 

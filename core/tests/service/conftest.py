@@ -22,8 +22,8 @@ from cardcage.workers.settings import SupervisionSettings
 from cardcage.workers.supervisor import Supervisor
 from cardcage_sdk.capabilities import Capabilities, Task
 from cardcage_sdk.chat import ChatRequest, JsonValue, Message, Sampling, TextPart
-from cardcage_sdk.events import ChatEvent, TextDelta
 from cardcage_sdk.errors import CardcageError
+from cardcage_sdk.events import ChatEvent, TextDelta
 from cardcage_sdk.models import ModelArtifact
 from cardcage_sdk.options import PlatformOptions
 from cardcage_sdk.platform import Device, MemoryEstimate, Platform, ProbeReport, Recovery, Scaling

@@ -161,7 +161,9 @@ async def test_noise_harms_nothing(cage, shape, phase):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kind", ["exception", "lie_frame", "lie_no_finished", "lie_after_finished", "lie_parsed", "lie_choice"])
+@pytest.mark.parametrize(
+    "kind", ["exception", "lie_frame", "lie_no_finished", "lie_after_finished", "lie_parsed", "lie_choice"]
+)
 async def test_an_engine_that_lies_or_raises_fails_its_request_and_serves_the_next(make_cage, shape, kind):
     cage = make_cage(supervision={"hang_floor_seconds": 0.4, "unmeasured_prefill_tokens_per_second": 1000.0})
     await load_faulty(cage, shape, kind=kind, phase="decode", trigger="lie", answer="All is well here.")

@@ -75,7 +75,9 @@ async def test_leaving_frees_the_client_at_once_and_the_instance_soon(cage, shap
     members = {"prefill_steps": 400} if moment == "prefill" else {}
     await cage.load("one", shape, delay_seconds=0.01, answer="word " * 400, **members)
     capacity = 8 if shape == "scripted" else 1
-    holders = [asyncio.create_task(cage.events(cage.request("one"))) for _ in range(capacity if moment == "queued" else 0)]
+    holders = [
+        asyncio.create_task(cage.events(cage.request("one"))) for _ in range(capacity if moment == "queued" else 0)
+    ]
     await until(lambda: cage.service.model("one").running == len(holders))
     async with aclosing(cage.service.chat(cage.request("one"))) as events:
         await anext(events)

@@ -117,9 +117,7 @@ async def test_platforms_are_probed_and_remembered_for_a_moment(make_cage, narro
 async def test_one_load_is_shared_and_outlives_who_asked(make_cage, narrow, tmp_path):
     cage = make_cage(plugins=(narrow().plugin,))
     gate = tmp_path / "gate"
-    request = LoadRequest(
-        model_id="one", model_path=str(cage.write("m.narrow.json")), options={"gate_file": str(gate)}
-    )
+    request = LoadRequest(model_id="one", model_path=str(cage.write("m.narrow.json")), options={"gate_file": str(gate)})
     loads = [asyncio.create_task(cage.service.load(request)) for _ in range(3)]
     await until(lambda: cage.pids("one"))
     assert cage.service.model("one").state == "loading"

@@ -56,7 +56,12 @@ def test_where_a_chunk_ends_makes_no_difference(data, cut):
 async def pump_of(data: bytes, **bounds: int) -> tuple[LogPump, int]:
     read_fd, write_fd = os.pipe()
     pump = LogPump(
-        read_fd, model="m", worker=1, max_lines=bounds.get("lines", 50), max_line_bytes=200, lines_per_second=bounds.get("rate", 5)
+        read_fd,
+        model="m",
+        worker=1,
+        max_lines=bounds.get("lines", 50),
+        max_line_bytes=200,
+        lines_per_second=bounds.get("rate", 5),
     )
     os.write(write_fd, data)
     return pump, write_fd

@@ -15,7 +15,9 @@ def write(directory: Path, **files: str) -> Path:
 
 
 def test_the_host_alone(tmp_path):
-    proc = write(tmp_path / "proc", meminfo="MemTotal:  9 kB\nMemAvailable:   512 kB\n", vmstat="nr_free 1\noom_kill 3\n")
+    proc = write(
+        tmp_path / "proc", meminfo="MemTotal:  9 kB\nMemAvailable:   512 kB\n", vmstat="nr_free 1\noom_kill 3\n"
+    )
     assert MemoryReader(proc=proc, cgroup=tmp_path / "none").sample() == MemorySample(free_bytes=524_288, kills=3)
 
 

@@ -18,7 +18,12 @@ def start(*command: str, **environment: str) -> WorkerProcess:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         return WorkerProcess(
-            command, pipe_fd=theirs.fileno(), environment=environment, settings=SupervisionSettings(), model="m", worker=1
+            command,
+            pipe_fd=theirs.fileno(),
+            environment=environment,
+            settings=SupervisionSettings(),
+            model="m",
+            worker=1,
         )
 
 
@@ -75,7 +80,9 @@ async def test_kill_ends_the_whole_group_at_once():
 
 
 async def test_it_is_a_session_of_its_own_with_both_outputs_and_no_input():
-    process = shell("cat; echo out; echo err >&2; echo $SPECIAL; ps -o sid= -p $$ || cut -d' ' -f6 /proc/$$/stat", SPECIAL="set")
+    process = shell(
+        "cat; echo out; echo err >&2; echo $SPECIAL; ps -o sid= -p $$ || cut -d' ' -f6 /proc/$$/stat", SPECIAL="set"
+    )
     await end_of(process)
     lines = process.logs.tail.split("\n")
     assert lines[:3] == ["out", "err", "set"]

@@ -10,9 +10,7 @@ from cardcage_sdk.chat import ChatRequest, Message, TextPart
 from cardcage_sdk.embeddings import EmbedRequest, RerankRequest
 from cardcage_sdk.events import Accepted, Progress, TextDelta
 
-SETTINGS = SupervisionSettings(
-    hang_floor_seconds=10.0, prefill_factor=3.0, unmeasured_prefill_tokens_per_second=5.0
-)
+SETTINGS = SupervisionSettings(hang_floor_seconds=10.0, prefill_factor=3.0, unmeasured_prefill_tokens_per_second=5.0)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -55,34 +56,44 @@ class Member:
 class Lease:
     """One request's hold on a seat, given back exactly once.
 
-    After it was given back the seat is free only when the engine has let go of the request; until then the instance drains.
+    The seat is free when the engine has let go of the request. That may be before the lease is given back, where a client
+    reads its answer more slowly than the engine writes it, or after, where a client left: until then the instance drains.
+
+    Attributes:
+        was_used: The request was started on the worker.
+        is_seat_free: The seat was given to the next one, or could be.
+        overdue: Ends the worker where its engine does not let go in its declared time.
     """
 
     def __init__(self, seats: Seats, member: Member, lane: Lane, request_id: str) -> None:
+        self.member = member
+        self.lane = lane
+        self.request_id = request_id
+        self.was_used = False
+        self.is_seat_free = False
+        self.overdue: asyncio.TimerHandle | None = None
         self._seats = seats
-        self._member = member
-        self._lane = lane
-        self._request_id = request_id
-        self._was_used = False
         self._was_released = False
 
     def __repr__(self) -> str:
-        return f"Lease({self._request_id!r}, worker={self._member.worker.number}, released={self._was_released})"
+        return f"Lease({self.request_id!r}, worker={self.member.worker.number}, released={self._was_released})"
 
-    def chat(self, request: ChatRequest, accepted: Accepted) -> AsyncGenerator[ChatEvent, None]:
+    async def chat(self, request: ChatRequest, accepted: Accepted) -> AsyncGenerator[ChatEvent, None]:
         """Run the request; see `Worker.chat`."""
         self._use()
-        return self._member.worker.chat(request, accepted)
+        async with aclosing(self.member.worker.chat(request, accepted)) as events:
+            async for event in events:
+                yield event
 
     async def embed(self, request: EmbedRequest, accepted: Accepted) -> EmbedResult:
         """Run the request; see `Worker.embed`."""
         self._use()
-        return await self._member.worker.embed(request, accepted)
+        return await self.member.worker.embed(request, accepted)
 
     async def rerank(self, request: RerankRequest, accepted: Accepted) -> RerankResult:
         """Run the request; see `Worker.rerank`."""
         self._use()
-        return await self._member.worker.rerank(request, accepted)
+        return await self.member.worker.rerank(request, accepted)
 
     def release(self) -> None:
         """Give it back.
@@ -91,14 +102,16 @@ class Lease:
             InternalError: It was given back before; the seat would be given to two requests.
         """
         if self._was_released:
-            raise InternalError(f"lease of request '{self._request_id}' was released twice")
+            raise InternalError(f"lease of request '{self.request_id}' was released twice")
         self._was_released = True
-        self._seats.take_back(self._member, self._lane, self._request_id, was_used=self._was_used)
+        self._seats.take_back(self)
 
     def _use(self) -> None:
-        if self._was_released or self._was_used:
-            raise InternalError(f"lease of request '{self._request_id}' was used twice or after its release")
-        self._was_used = True
+        if self._was_released or self.was_used:
+            raise InternalError(f"lease of request '{self.request_id}' was used twice or after its release")
+        self.was_used = True
+        # The request is sent before anything else gets its turn of the loop, so the follower finds it held.
+        self._seats.follow(self)
 
 
 PoolTicket: TypeAlias = Ticket[Lease]
@@ -223,29 +236,35 @@ class Seats:
         else:
             self.queue.leave(ticket)
 
-    def take_back(self, member: Member, lane: Lane, request_id: str, *, was_used: bool) -> None:
-        """Free a seat when its engine has let go; called by `Lease.release` only."""
-        if was_used and member.worker.holds(request_id):
-            self._tasks.spawn(self._reclaim(member, lane, request_id), name=f"reclaim {request_id}")
-        else:
-            self._free(member, lane)
+    def follow(self, lease: Lease) -> None:
+        """Free the seat when the engine has let go; called by `Lease` only."""
+        self._tasks.spawn(self._follow(lease), name=f"follow {lease.request_id}")
 
-    async def _reclaim(self, member: Member, lane: Lane, request_id: str) -> None:
-        """Wait until the engine has let go of a request; kill the worker where that takes longer than it declares."""
-        worker, allowed = member.worker, member.cancel_seconds
-        try:
-            async with asyncio.timeout(allowed):
-                await worker.released(request_id)
-        except TimeoutError:
-            self._log.error("cancelled request not released", worker=worker.number, request=request_id, seconds=allowed)
-            await worker.kill(EndCause.CANCEL_OVERDUE, silent_seconds=allowed)
-        self._free(member, lane)
+    async def _follow(self, lease: Lease) -> None:
+        await lease.member.worker.released(lease.request_id)
+        self._free(lease)
 
-    def _free(self, member: Member, lane: Lane) -> None:
-        member.leases[lane] -= 1
-        if member.leases[lane] < 0:
-            raise InternalError(f"worker {member.worker.number} has fewer than no leases")
-        self._settle(member)
+    def take_back(self, lease: Lease) -> None:
+        """Free the seat, or see to it that the engine lets go in its time; called by `Lease` only."""
+        if not lease.was_used or not lease.member.worker.holds(lease.request_id):
+            self._free(lease)
+        elif not lease.is_seat_free:
+            seconds = lease.member.cancel_seconds
+            lease.overdue = asyncio.get_running_loop().call_later(seconds, self._end_overdue, lease)
+
+    def _end_overdue(self, lease: Lease) -> None:
+        worker, seconds = lease.member.worker, lease.member.cancel_seconds
+        self._log.error("engine did not let go", worker=worker.number, request=lease.request_id, seconds=seconds)
+        worker.condemn(EndCause.CANCEL_OVERDUE, silent_seconds=seconds)
+
+    def _free(self, lease: Lease) -> None:
+        if lease.is_seat_free:
+            return
+        lease.is_seat_free = True
+        if lease.overdue is not None:
+            lease.overdue.cancel()
+        lease.member.leases[lease.lane] -= 1
+        self._settle(lease.member)
         self.dispatch()
         self._on_change()
 

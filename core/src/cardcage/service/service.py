@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
+from cardcage.downloads import build_library
 from cardcage.service.counters import RequestCounters
 from cardcage.service.planning import Planner
 from cardcage.service.platforms import Platforms
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from cardcage_sdk.chat import ChatRequest
     from cardcage_sdk.embeddings import EmbedRequest, EmbedResult, RerankRequest, RerankResult
     from cardcage_sdk.events import ChatEvent
+    from cardcage_sdk.library import Library
     from cardcage_sdk.service import LoadResult, ModelStatus, PlatformStatus
 
 __all__ = ["ModelService"]
@@ -73,6 +76,7 @@ class ModelService:
             supervisor=self._supervisor,
         )
         self._requests = Requests(config=config, residency=self._residency, counters=self.counters)
+        self._library = build_library(config, registry, catalog, is_loaded=self._residents_of)
         self._tasks = TaskSet("service")
         self._preloading: asyncio.Task[None] | None = None
         self._log = structlog.get_logger("cardcage.service")
@@ -136,6 +140,15 @@ class ModelService:
         """All installed platforms; a probe's answer is good for a few seconds."""
         return await self._platforms.statuses()
 
+    @property
+    def library(self) -> Library:
+        """Models on disk and pulls; see `cardcage_sdk.library.Library`."""
+        return self._library
+
+    def _residents_of(self, path: Path) -> int:
+        """How many loaded models have their files in this directory."""
+        return sum(Path(status.path) == path for status in self.models())
+
     # --- for metrics and readiness
 
     def observe(self, observer: Observer) -> None:
@@ -167,6 +180,7 @@ class ModelService:
 
     async def start(self) -> None:
         """Begin to load the configuration's models, in their order, and return at once: HTTP need not wait for them."""
+        self._library.sweep()
         if self._config.models:
             self._preloading = self._tasks.spawn(self._preload(), name="preload")
 
@@ -204,6 +218,7 @@ class ModelService:
         """End all loads, requests and workers; returns when no process is left."""
         self.begin_draining()
         await self._tasks.cancel()
+        await self._library.close()
         await self._residency.close()
         await self._supervisor.stop_all()
 

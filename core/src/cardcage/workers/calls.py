@@ -23,10 +23,16 @@ ResultT = TypeVar("ResultT")
 
 
 class Call:
-    """One request that runs on a worker: its progress, and a way to end it from outside."""
+    """One request that runs on a worker: its progress, and a way to end it from outside.
+
+    Attributes:
+        waits_since: Event-loop time at which it began to wait for the worker's next answer. None while it does not wait:
+            its client has not taken the last event yet, and the worker owes it nothing.
+    """
 
     def __init__(self, progress: CallProgress) -> None:
         self.progress = progress
+        self.waits_since: float | None = None
         self._timer: asyncio.Timeout | None = None
         self._interruption: CardcageError | None = None
 
@@ -44,6 +50,7 @@ class Call:
             CardcageError: What `interrupt` was called with.
         """
         self._raise_interruption()
+        self.waits_since = asyncio.get_running_loop().time()
         try:
             async with asyncio.timeout(seconds) as self._timer:
                 return await start()
@@ -52,6 +59,7 @@ class Call:
             raise
         finally:
             self._timer = None
+            self.waits_since = None
 
     def _raise_interruption(self) -> None:
         if self._interruption is not None:
@@ -61,7 +69,7 @@ class Call:
 class Calls:
     """All calls of one worker.
 
-    A worker hangs when it has running calls and shows no progress: no event of any of them, and no engine step. A ping's
+    A worker hangs when a call waits for it and it shows no progress: no event of any call, and no engine step. A ping's
     answer shows that the process is alive, which is another matter.
 
     Attributes:
@@ -83,10 +91,7 @@ class Calls:
 
     def begin(self, *, prompt_tokens: int) -> Call:
         """A call starts; `finish` is to be called with it in the end."""
-        now = self._loop.time()
-        if not self._running:
-            self._progress_at = now
-        call = Call(CallProgress(prompt_tokens=prompt_tokens, last_at=now))
+        call = Call(CallProgress(prompt_tokens=prompt_tokens, last_at=self._loop.time()))
         self._running.add(call)
         self._are_any.set()
         return call
@@ -138,7 +143,7 @@ class Calls:
                 some.cancel()
                 continue
             deadline = self._deadline(sum(call.progress.remaining_tokens for call in self._running))
-            silent = self._loop.time() - self._progress_at
+            silent = self._silent_seconds()
             if silent >= deadline:
                 return silent
             # A quarter of the floor at most, so that a step is noticed, and a rate learnt, long before the deadline.
@@ -147,6 +152,13 @@ class Calls:
             if self._running and not end.done():
                 await self._look_for_steps(ping, timeout_seconds=pause)
         return None
+
+    def _silent_seconds(self) -> float:
+        """How long the worker has owed an answer without any progress."""
+        waiting = [call.waits_since for call in self._running if call.waits_since is not None]
+        if not waiting:
+            return 0.0
+        return self._loop.time() - max(self._progress_at, min(waiting))
 
     def _deadline(self, remaining_tokens: int) -> float:
         return progress_deadline(

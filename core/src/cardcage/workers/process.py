@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import threading
@@ -110,6 +111,11 @@ class WorkerProcess:
         finally:
             os.close(write_fd)
         self.pid = self._popen.pid
+        # A dump of a model's gigabytes would keep the pipe open, and its clients waiting, until it is written. 1 rather than 0:
+        # where dumps go to a program, the kernel asks it for 0 bytes but not for 1. Only the soft limit: who needs a dump can.
+        hard = resource.prlimit(self.pid, resource.RLIMIT_CORE)[1]
+        soft = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+        resource.prlimit(self.pid, resource.RLIMIT_CORE, (soft, hard))
         self.ended: asyncio.Future[ExitStatus] = self._loop.create_future()
         self.logs = LogPump(
             read_fd,

@@ -30,7 +30,7 @@ class SupervisionSettings:
 
     hello_timeout_seconds: float = 60.0
     stop_timeout_seconds: float = 10.0
-    exit_grace_seconds: float = 0.5
+    exit_grace_seconds: float = 0.3
     hang_floor_seconds: float = 60.0
     prefill_factor: float = 4.0
     unmeasured_prefill_tokens_per_second: float = 4.0
