@@ -29,6 +29,7 @@ from cardcage_sdk.errors import (
     InvalidRequestError,
     ModelNotFoundError,
     RequestError,
+    RouteNotFoundError,
 )
 from cardcage_sdk.events import TextDelta
 from cardcage_sdk.hookspecs import hookimpl
@@ -73,7 +74,7 @@ class MinimalDialect(Dialect):
     def error_reply(self, error: CardcageError, path: str) -> Reply:
         """CONTRACT: renders every class of the tree, and never raises. A client's fault is never a 5xx."""
         status = 503 if isinstance(error, BusyError) else 400 if isinstance(error, RequestError) else 500
-        if isinstance(error, ModelNotFoundError):
+        if isinstance(error, ModelNotFoundError | RouteNotFoundError):
             status = 404
         return Reply(status=status, body=f"{error.message}\n".encode(), content_type="text/plain; charset=utf-8")
 

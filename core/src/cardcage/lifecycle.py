@@ -17,9 +17,6 @@ __all__ = ["Lifecycle", "ManagedService"]
 
 log = structlog.get_logger("cardcage.lifecycle")
 
-ENDING_SECONDS = 3.0
-"""How long a stream may take to send its final error event once its engine was taken away."""
-
 
 class ManagedService(Service, Protocol):
     """A service that core starts and stops."""

@@ -64,6 +64,5 @@ def run(
 
 def _info(client: ServerClient, model_id: str) -> dict[str, Any]:
     listed = next((model for model in client.models() if model.get("id") == model_id), {})
-    states: list[dict[str, Any]] = client.readiness()["models"]
-    state = next((model for model in states if model["id"] == model_id), {})
+    state = next((model for model in client.states() if model["id"] == model_id), {})
     return {**listed, **state}

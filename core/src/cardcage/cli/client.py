@@ -21,6 +21,7 @@ __all__ = ["ServerClient", "find_url"]
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 30.0
+UNIX_SCHEME = "http+unix://"
 
 
 def find_url(config: Config, url: str | None = None) -> str:
@@ -42,10 +43,16 @@ class ServerClient:
     """A synchronous client of one server."""
 
     def __init__(self, url: str) -> None:
+        """Talk to the server at `url`, as `http://127.0.0.1:9265`, or `http+unix:///path/of/socket`.
+
+        Where the server wants a key, it is taken from the variable `CARDCAGE_API_KEY`.
+        """
         self.url = url
         key = os.environ.get("CARDCAGE_API_KEY")
+        unix = url.removeprefix(UNIX_SCHEME) if url.startswith(UNIX_SCHEME) else None
         self._http = httpx.Client(
-            base_url=url,
+            base_url="http://localhost" if unix else url,
+            transport=httpx.HTTPTransport(uds=unix) if unix else None,
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
             headers={"Authorization": f"Bearer {key}"} if key else {},
             trust_env=False,  # a proxy of the environment cannot reach this machine's loopback
@@ -70,9 +77,29 @@ class ServerClient:
                 _raise(response)
             return _object(response)
 
+    def states(self) -> list[dict[str, Any]]:
+        """Loaded models with their instances and queues, as `/readyz` tells those who may see them.
+
+        Raises:
+            CommandError: The server wants a key for that, and this command has none that works.
+        """
+        body = self.readiness()
+        if not body["details"]:
+            raise CommandError("the server tells that only to holders of a key: set CARDCAGE_API_KEY")
+        return list(body["models"])
+
     def models(self) -> list[dict[str, Any]]:
         """Loaded models, as `/v1/models` lists them."""
         return list(self._get("/v1/models").get("data", []))
+
+    def loaded(self) -> list[dict[str, Any]]:
+        """Models with their states, those that are still loading included, as `/readyz` tells those who may know.
+
+        Raises:
+            CommandError: This caller may not: to such, `/readyz` would tell of no models at all.
+        """
+        self.models()
+        return list(self.readiness().get("models", []))
 
     def platforms(self) -> list[dict[str, Any]]:
         """Installed platforms, as `/v1/platforms` lists them."""

@@ -97,7 +97,7 @@ def unload(config: Config, *, model_id: str, url: str | None, as_json: bool) -> 
 def ps(config: Config, *, url: str | None, as_json: bool) -> None:
     """List the loaded models."""
     client = connect(config, url)
-    models = client.readiness()["models"]
+    models = client.states()
     starts = {entry.model_id: entry.instance_count for entry in config.models}
     if as_json:
         print_json({"models": [{**model, "enabled": starts.get(model["id"])} for model in models]})

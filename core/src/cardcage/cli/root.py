@@ -35,6 +35,9 @@ app.add_typer(keys.app, name="key")
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file.", show_default=False)]
 UrlOption = Annotated[str | None, typer.Option("--url", help="The server, if not this machine's.", show_default=False)]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+PluginOption = Annotated[
+    list[Path] | None, typer.Option("--plugin", help="Source file of an unpackaged plugin; may be repeated.")
+]
 PlatformOption = Annotated[
     str | None, typer.Option("--platform", "-p", help="PLATFORM or PLATFORM/CHIP, to choose between variants.")
 ]
@@ -65,13 +68,13 @@ def _fail(message: str, code: int) -> None:
     sys.exit(code)
 
 
-def _quiet_config(file: Path | None) -> Config:
-    """The configuration for a command that talks to a server: logs are for warnings only."""
+def _quiet_config(file: Path | None, plugin_files: list[Path] | None = None) -> Config:
+    """The configuration for a command that is not the server: logs are for warnings only."""
     from cardcage.config import load_config
     from cardcage.logs import configure_logs
 
     configure_logs(level="warn", log_format="console")
-    return load_config(file=file)
+    return load_config(file=file, overrides={"plugins.files": plugin_files or None})
 
 
 def _show_version(wanted: bool) -> None:
@@ -107,9 +110,7 @@ def serve(
     log_format: Annotated[str | None, typer.Option(help="auto, console or json.", show_default="auto")] = None,
     store: Annotated[Path | None, typer.Option(help="Model store.", show_default=False)] = None,
     data_dir: Annotated[Path | None, typer.Option(help="Lock, logs and database.", show_default=False)] = None,
-    plugin: Annotated[
-        list[Path] | None, typer.Option(help="Source file of an unpackaged plugin; may be repeated.")
-    ] = None,
+    plugin: PluginOption = None,
 ) -> None:
     """Serve until SIGTERM or Ctrl+C."""
     from cardcage.config import load_config
@@ -261,16 +262,18 @@ def platform(*, config: ConfigOption = None, url: UrlOption = None, as_json: Jso
 
 
 @app.command(epilog=EPILOG)
-def plugins(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+def plugins(*, config: ConfigOption = None, plugin: PluginOption = None, as_json: JsonOption = False) -> None:
     """List the installed plugins with their state; needs no server."""
     from cardcage.cli import listing
 
-    listing.plugins(_quiet_config(config), as_json=as_json)
+    listing.plugins(_quiet_config(config, plugin), as_json=as_json)
 
 
 @app.command(epilog=EPILOG)
-def doctor(*, config: ConfigOption = None, url: UrlOption = None, as_json: JsonOption = False) -> None:
+def doctor(
+    *, config: ConfigOption = None, plugin: PluginOption = None, url: UrlOption = None, as_json: JsonOption = False
+) -> None:
     """Examine configuration, plugins, platforms, store and server; exit 1 if there is a fault."""
     from cardcage.cli.doctor import doctor as run_doctor
 
-    run_doctor(_quiet_config(config), url=url, as_json=as_json)
+    run_doctor(_quiet_config(config, plugin), url=url, as_json=as_json)

@@ -35,7 +35,7 @@ POLL_SECONDS = 0.1
 
 def find_loaded(client: ServerClient, wanted: str, artifact: ModelArtifact | None) -> dict[str, Any] | None:
     """The loaded model that a name means: by id, else by the path of the model on disk, else by its name with size."""
-    models: list[dict[str, Any]] = client.readiness().get("models", [])
+    models = client.states()
     for model in models:
         if model["id"] == wanted:
             return model

@@ -70,5 +70,7 @@ def describe(error: ValidationError) -> str:
         return f"unknown key '{key}'"
     if first["type"] == "missing":
         return f"key '{key}' is missing"
-    message = first["msg"]
+    message = first["msg"].removeprefix("Value error, ")
+    if not key:
+        return message  # about the table as a whole
     return f"{key}: {message[:1].lower()}{message[1:]} (got {first['input']!r})"
