@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cardcage_sdk.chat import ChatRequest
     from cardcage_sdk.embeddings import EmbedRequest, EmbedResult, RerankRequest, RerankResult
     from cardcage_sdk.events import ChatEvent
+    from cardcage_sdk.library import Library
     from cardcage_sdk.models import ModelInfo
     from cardcage_sdk.platform import Device
 
@@ -159,6 +160,24 @@ class Service(Protocol):
         """
         ...
 
+    async def ensure_loaded(self, name: str, *, keep_alive_seconds: float | None = None) -> ModelStatus:
+        """Have a model of the catalog loaded for a request that follows; load it on demand, unpinned, where it is not.
+
+        Args:
+            name: Id of a loaded model, or a name of the catalog.
+            keep_alive_seconds: How long it stays after its last request; 0 unloads it then, `math.inf` keeps it, None
+                takes the configuration's. A pinned model stays in any case.
+
+        Returns:
+            The loaded model; the request asks for it by the status' `id`, which may differ from `name`.
+
+        Raises:
+            ModelNotFoundError: Neither a loaded model nor one of the catalog has this name.
+            DrainingError: It is being unloaded, or the server is ending.
+            ModelError, LoadTimeoutError: It could not be loaded.
+        """
+        ...
+
     async def load(self, request: LoadRequest) -> LoadResult:
         """Load a model, pin it, and return when at least one instance serves.
 
@@ -182,4 +201,9 @@ class Service(Protocol):
 
     async def platforms(self) -> Sequence[PlatformStatus]:
         """All installed platforms, probed now."""
+        ...
+
+    @property
+    def library(self) -> Library:
+        """Models on disk, and the pulls that add to them."""
         ...

@@ -38,7 +38,7 @@ class CatalogProblem:
 
 
 class Catalog:
-    """Reads the store anew at each call, so that a model that was just put there is found. Thread-safe: it holds no state.
+    """Reads the store anew at each call, so that a model that was just put there is found. Thread-safe: it holds no models.
 
     No name of a client is ever joined to a path: names are compared with what the store's own directories say.
     """
@@ -48,9 +48,13 @@ class Catalog:
 
         Args:
             store: The model store; it need not exist.
-            sources: Sources by id, so that a model is also found by the name that it was fetched by.
+            sources: See `learn`.
         """
         self.store = store
+        self._sources = sources
+
+    def learn(self, sources: Mapping[str, SourceNaming]) -> None:
+        """Take the sources by id, so that a model is also found by the name that it was fetched by. Call it at start."""
         self._sources = sources
 
     def artifact(self, path: Path) -> ModelArtifact:

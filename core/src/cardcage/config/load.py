@@ -48,7 +48,7 @@ FLAT_TABLES: dict[str, type[Table]] = {
     "plugins": PluginsConfig,
     "security": SecurityConfig,
 }
-OTHER_TABLES = ("defaults", "models", "platforms", "dialects", "listen")
+OTHER_TABLES = ("defaults", "models", "platforms", "dialects", "sources", "listen")
 
 ENVIRONMENT: Mapping[str, str] = {
     "CARDCAGE_HOST": "server.host",
@@ -113,6 +113,7 @@ def load_config(
         models=loader.models(base),
         platform_options=loader.named_tables("platforms"),
         dialect_settings=loader.named_tables("dialects"),
+        source_settings=loader.named_tables("sources"),
         scheduling=scheduling,
         plugins=plugins.model_copy(update={"files": plugin_files}),
         security=security.model_copy(update={"allowed_roots": roots}),
@@ -264,7 +265,7 @@ class _Loader:
         return tuple(entries) if sources == {"built-in"} else ()
 
     def named_tables(self, kind: str) -> dict[str, Mapping[str, JsonValue]]:
-        """`[platforms.<name>]` or `[dialects.<name>]`."""
+        """`[platforms.<name>]`, `[dialects.<name>]` or `[sources.<name>]`."""
         result: dict[str, Mapping[str, JsonValue]] = {}
         for name, value in self.document.get(kind, {}).items():
             if not isinstance(value, dict):

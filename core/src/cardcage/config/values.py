@@ -79,7 +79,7 @@ class SchedulingConfig(Table):
 
 
 class PluginsConfig(Table):
-    """`[plugins]`: names are a plugin's id, or `platform:<id>` and `dialect:<id>` where one id is both.
+    """`[plugins]`: names are a plugin's id, or `platform:<id>`, `dialect:<id>`, `source:<id>` where one id is several.
 
     Attributes:
         required: The server does not start without these.
@@ -183,6 +183,7 @@ class Config:
         defaults: `[defaults]`, the weakest generation defaults.
         platform_options: `[platforms.<name>]`: load options for every model of a platform.
         dialect_settings: `[dialects.<name>]`, unchecked: the dialect refuses what is wrong.
+        source_settings: `[sources.<name>]`, unchecked: the source refuses what is wrong.
         listen: `[[listen]]`; empty is one socket at `[server]`'s host and port. Ask `listeners`.
         file: The file that was read, or None.
         sources: Where each value came from, by `table.key`: `command line`, `environment NAME`, the file's path, or `built-in`.
@@ -195,6 +196,7 @@ class Config:
     models: tuple[ModelEntry, ...] = ()
     platform_options: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     dialect_settings: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
+    source_settings: Mapping[str, Mapping[str, JsonValue]] = field(default_factory=dict)
     scheduling: SchedulingConfig = field(default_factory=SchedulingConfig)
     plugins: PluginsConfig = field(default_factory=PluginsConfig)
     security: SecurityConfig = field(default_factory=SecurityConfig)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import structlog
 
 from cardcage.catalog.manifest import MANIFEST
+from cardcage.downloads.machine import claimants, read_machine
 from cardcage.downloads.placing import (
     Naming,
     check_file_name,
@@ -258,7 +259,7 @@ class Job:
 
     def _platform_of(self, files: list[ModelFile]) -> str:
         artifact = ModelArtifact(path=self._files_dir, name=self.plan.naming.name, files=tuple(files))
-        claiming = [name for name, platform in self._platforms.items() if platform.claims(artifact)]
+        claiming = claimants(self._platforms, artifact)
         if not claiming:
             raise PlatformDetectionError(
                 self.plan.asked,
@@ -267,6 +268,6 @@ class Job:
         return claiming[0]
 
     def _chip_of(self, platform: str) -> str | None:
-        found = self._platforms.get(platform)
-        devices = found.probe().devices if found is not None else ()
-        return devices[0].chip.lower() if devices else None
+        wanted = {name: found for name, found in self._platforms.items() if name == platform}
+        chips = [chip for facts in read_machine(wanted).platforms for chip in facts.chips]
+        return chips[0].lower() if chips else None

@@ -5,14 +5,20 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import structlog
+
 from cardcage.downloads.fitting import Machine, PlatformFacts
+from cardcage_sdk.platform import ProbeReport
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cardcage_sdk.models import ModelArtifact
     from cardcage_sdk.platform import Platform
 
-__all__ = ["read_machine"]
+__all__ = ["claimants", "read_machine"]
+
+log = structlog.get_logger("cardcage.downloads")
 
 
 def read_machine(platforms: Mapping[str, Platform]) -> Machine:
@@ -23,8 +29,26 @@ def read_machine(platforms: Mapping[str, Platform]) -> Machine:
     )
 
 
+def claimants(platforms: Mapping[str, Platform], artifact: ModelArtifact) -> list[str]:
+    """The platforms that say that these files are theirs, in the order given. Reads files; call it in a thread."""
+    found: list[str] = []
+    for name, platform in platforms.items():
+        try:
+            is_claimed = platform.claims(artifact)
+        except Exception as error:  # noqa: BLE001 - named boundary: a platform is a plugin
+            log.warning("claim failed", platform=name, error=str(error))
+            continue
+        if is_claimed:
+            found.append(name)
+    return found
+
+
 def _facts(name: str, platform: Platform) -> PlatformFacts:
-    report = platform.probe()
+    try:
+        report = platform.probe()
+    except Exception as error:  # noqa: BLE001 - named boundary: a plugin that fails is not available
+        log.warning("probe failed", platform=name, error=str(error))
+        report = ProbeReport.unavailable(f"its probe failed with {type(error).__name__}")
     chips = tuple(dict.fromkeys(device.chip for device in report.devices))
     own = [device.memory_bytes for device in report.devices if device.memory_bytes is not None]
     return PlatformFacts(

@@ -19,6 +19,7 @@ from cardcage_sdk.capabilities import Capabilities
 from cardcage_sdk.dialect import Dialect
 from cardcage_sdk.errors import PluginContractError, PluginError, PluginLoadError
 from cardcage_sdk.platform import Platform
+from cardcage_sdk.sources import Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Declared", "load_candidate"]
 
-HOOKS: dict[Kind, str] = {"platform": "register_platforms", "dialect": "register_dialects"}
+HOOKS: dict[Kind, str] = {
+    "platform": "register_platforms",
+    "dialect": "register_dialects",
+    "source": "register_sources",
+}
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 _ENGINE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -42,6 +47,7 @@ class Declared:
 
     platforms: tuple[Platform, ...] = ()
     dialects: tuple[Dialect, ...] = ()
+    sources: tuple[Source, ...] = ()
 
 
 def load_candidate(candidate: Candidate) -> Declared:
@@ -65,14 +71,17 @@ def load_candidate(candidate: Candidate) -> Declared:
 
     platforms: tuple[Platform, ...] = _declared(candidate, manager, "platform", Platform)
     dialects: tuple[Dialect, ...] = _declared(candidate, manager, "dialect", Dialect)
-    if not platforms and not dialects:
+    sources: tuple[Source, ...] = _declared(candidate, manager, "source", Source)
+    if not platforms and not dialects and not sources:
         hooks = HOOKS[candidate.kind] if candidate.kind else " or ".join(HOOKS.values())
         raise PluginContractError(_who(candidate), f"implements no hook {hooks} that declares anything")
     for platform in platforms:
         _check_platform(candidate, platform)
     for dialect in dialects:
         _check_dialect(candidate, dialect)
-    return Declared(platforms=platforms, dialects=dialects)
+    for source in sources:
+        _check_name(candidate, source)
+    return Declared(platforms=platforms, dialects=dialects, sources=sources)
 
 
 def _who(candidate: Candidate) -> str:
@@ -141,7 +150,7 @@ def _check_abstract(candidate: Candidate, cls: type) -> None:
         raise PluginContractError(_who(candidate), f"{cls.__name__} does not implement {', '.join(missing)}")
 
 
-def _check_name(candidate: Candidate, instance: Platform | Dialect) -> None:
+def _check_name(candidate: Candidate, instance: Platform | Dialect | Source) -> None:
     cls = type(instance).__name__
     name = getattr(instance, "name", None)
     if not isinstance(name, str) or not _NAME.fullmatch(name):

@@ -10,10 +10,11 @@ if TYPE_CHECKING:
 
     from cardcage_sdk.dialect import Dialect
     from cardcage_sdk.platform import Platform
+    from cardcage_sdk.sources import Source
 
-__all__ = ["Candidate", "DialectPlugin", "Kind", "PlatformPlugin", "PluginRecord", "State"]
+__all__ = ["Candidate", "DialectPlugin", "Kind", "PlatformPlugin", "PluginRecord", "SourcePlugin", "State"]
 
-Kind: TypeAlias = Literal["platform", "dialect"]
+Kind: TypeAlias = Literal["platform", "dialect", "source"]
 
 State: TypeAlias = Literal["loaded", "failed", "refused", "disabled"]
 """`failed`: its code raised. `refused`: it breaks the contract, or its name or route is taken. `disabled`: by configuration."""
@@ -69,12 +70,22 @@ class DialectPlugin:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlugin:
+    """A source of models that can be asked."""
+
+    name: str
+    source: Source
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A plugin as its metadata tell, before anything of it is imported.
 
     Attributes:
         name: The entry point's name; None for a file, whose classes name themselves.
-        kind: None for a file, which may bring both kinds.
+        kind: None for a file, which may bring all kinds.
         module: Dotted name of the plugin module; for a file, the name under which it is loaded.
         file: The source file of an unpackaged plugin.
         requirements: The distribution's requirements, as its metadata write them.

@@ -8,7 +8,15 @@ from importlib import metadata
 from typing import TYPE_CHECKING
 
 from cardcage.plugins.loading import load_candidate
-from cardcage.plugins.records import Candidate, DialectPlugin, Kind, PlatformPlugin, PluginRecord, State
+from cardcage.plugins.records import (
+    Candidate,
+    DialectPlugin,
+    Kind,
+    PlatformPlugin,
+    PluginRecord,
+    SourcePlugin,
+    State,
+)
 from cardcage_sdk.errors import PluginConflictError, PluginContractError, PluginError, PluginLoadError
 from cardcage_sdk.hookspecs import ENTRY_POINT_GROUPS
 
@@ -19,17 +27,18 @@ if TYPE_CHECKING:
     from cardcage.config import Config, PluginsConfig
     from cardcage_sdk.dialect import Dialect
     from cardcage_sdk.platform import Platform
+    from cardcage_sdk.sources import Source
 
 __all__ = ["CORE_PREFIXES", "PluginRegistry", "candidates"]
 
 CORE_PREFIXES = ("/metrics", "/readyz", "/livez")
 """Paths of core itself; no dialect may claim them."""
 
-KINDS: tuple[Kind, ...] = ("platform", "dialect")
+KINDS: tuple[Kind, ...] = ("platform", "dialect", "source")
 
 
 class PluginRegistry:
-    """The platforms and dialects of a server. Built once at start-up, then only read.
+    """The platforms, dialects and sources of a server. Built once at start-up, then only read.
 
     Attributes:
         problems: What forbids a start: conflicts, and required plugins that did not load.
@@ -40,11 +49,13 @@ class PluginRegistry:
         *,
         platforms: Iterable[PlatformPlugin] = (),
         dialects: Iterable[DialectPlugin] = (),
+        sources: Iterable[SourcePlugin] = (),
         records: Iterable[PluginRecord] = (),
         problems: Iterable[PluginError] = (),
     ) -> None:
         self._platforms = {plugin.name: plugin for plugin in platforms}
         self._dialects = {plugin.name: plugin for plugin in dialects}
+        self._sources = {plugin.name: plugin for plugin in sources}
         self._records = tuple(records)
         self.problems = tuple(problems)
 
@@ -59,18 +70,21 @@ class PluginRegistry:
         return self._dialects
 
     @property
+    def sources(self) -> Mapping[str, SourcePlugin]:
+        """Loaded sources of models by id."""
+        return self._sources
+
+    @property
     def records(self) -> Sequence[PluginRecord]:
         """Every plugin that was found, loaded or not."""
         return self._records
 
     @classmethod
-    def of(cls, *instances: Platform | Dialect, distribution: str = "this process") -> PluginRegistry:
+    def of(cls, *instances: Platform | Dialect | Source, distribution: str = "this process") -> PluginRegistry:
         """A registry of given instances, for tests and embedders; their engines must be importable in a worker."""
-        from cardcage_sdk.platform import Platform
-
         collected = _Collection()
         for instance in instances:
-            kind: Kind = "platform" if isinstance(instance, Platform) else "dialect"
+            kind = _kind_of(instance)
             record = PluginRecord(name=instance.name, kind=kind, distribution=distribution, version="", state="loaded")
             collected.add(record, instance, plugin_file=None)
         registry = collected.registry()
@@ -153,6 +167,7 @@ class _Collection:
     def __init__(self) -> None:
         self.platforms: dict[str, PlatformPlugin] = {}
         self.dialects: dict[str, DialectPlugin] = {}
+        self.sources: dict[str, SourcePlugin] = {}
         self.records: list[PluginRecord] = []
         self.problems: list[PluginError] = []
         self.prefixes: dict[str, str] = dict.fromkeys(CORE_PREFIXES, "cardcage itself")
@@ -170,16 +185,16 @@ class _Collection:
         except PluginLoadError as error:
             self._record_failure(candidate, "failed", error.message)
             return
-        for kind, instances in (("platform", declared.platforms), ("dialect", declared.dialects)):
-            for instance in instances:
-                record = PluginRecord(
-                    name=instance.name,
-                    kind="platform" if kind == "platform" else "dialect",
-                    distribution=candidate.distribution,
-                    version=candidate.version,
-                    state="loaded",
-                )
-                self.add(record, instance, plugin_file=candidate.file)
+        instances: list[Platform | Dialect | Source] = [*declared.platforms, *declared.dialects, *declared.sources]
+        for instance in instances:
+            record = PluginRecord(
+                name=instance.name,
+                kind=_kind_of(instance),
+                distribution=candidate.distribution,
+                version=candidate.version,
+                state="loaded",
+            )
+            self.add(record, instance, plugin_file=candidate.file)
 
     def _record_failure(self, candidate: Candidate, state: State, reason: str) -> None:
         # A file tells its kinds only by running; where it does not run, it is listed as what such files mostly are.
@@ -195,9 +210,10 @@ class _Collection:
         if candidate.file is not None:
             self.problems.append(PluginLoadError(record.name, f"Plugin file '{candidate.file}': {reason}"))
 
-    def add(self, record: PluginRecord, instance: Platform | Dialect, *, plugin_file: Path | None) -> None:
+    def add(self, record: PluginRecord, instance: Platform | Dialect | Source, *, plugin_file: Path | None) -> None:
         """Take a constructed plugin in, unless its name or a route of it is taken."""
         from cardcage_sdk.platform import Platform
+        from cardcage_sdk.sources import Source
 
         taken = [other for other in self.records if (other.kind, other.name) == (record.kind, record.name)]
         if taken:
@@ -212,6 +228,10 @@ class _Collection:
                 distribution=record.distribution,
                 version=record.version,
                 plugin_file=_worker_file(instance.engine, plugin_file),
+            )
+        elif isinstance(instance, Source):
+            self.sources[record.name] = SourcePlugin(
+                name=record.name, source=instance, distribution=record.distribution, version=record.version
             )
         else:
             for prefix in instance.prefixes:
@@ -259,9 +279,19 @@ class _Collection:
         return PluginRegistry(
             platforms=self.platforms.values(),
             dialects=self.dialects.values(),
+            sources=self.sources.values(),
             records=self.records,
             problems=self.problems,
         )
+
+
+def _kind_of(instance: Platform | Dialect | Source) -> Kind:
+    from cardcage_sdk.platform import Platform
+    from cardcage_sdk.sources import Source
+
+    if isinstance(instance, Platform):
+        return "platform"
+    return "source" if isinstance(instance, Source) else "dialect"
 
 
 def _is_named(names: Sequence[str], kind: Kind, name: str) -> bool:
