@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -100,6 +101,15 @@ class Cage:
     async def text(self, model: str, text: str = "hello", **fields: Any) -> str:
         """The whole answer."""
         return text_of(await self.events(self.request(model, text, **fields)))
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Turn the loop until what another task or process does has happened; the test's time limit is the deadline."""
+        while not condition():  # noqa: ASYNC110 - what processes do sets no event here
+            await asyncio.sleep(0.002)
+
+    def is_running(self, pid: int) -> bool:
+        """A process of this id exists and is no zombie."""
+        return is_running(pid)
 
     def pids(self, model: str) -> list[int]:
         """Worker processes of a model."""

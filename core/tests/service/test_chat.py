@@ -152,8 +152,7 @@ async def test_leaving_the_queue_moves_the_others_up(cage):
         await anext(running)
         await anext(running)
         leaving = asyncio.create_task(cage.events(cage.request("one")))
-        while cage.service.model("one").queued < 1:
-            await asyncio.sleep(0)
+        await cage.until(lambda: cage.service.model("one").queued == 1)
         async with aclosing(cage.service.chat(cage.request("one"))) as staying:
             await anext(staying)
             assert await anext(staying) == Progress(queue_position=1)

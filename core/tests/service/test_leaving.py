@@ -15,11 +15,6 @@ from cardcage_sdk.errors import QueueFullError
 LEAVINGS = 1000
 
 
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
 async def leave_at_random(cage, model, dice):
     """Read some events, or be cancelled at some moment, or stay to the end."""
     request = cage.request(model, f"client {dice.random()}")
@@ -57,7 +52,7 @@ async def test_a_thousand_random_leavings_lose_no_lease(cage, shape):
             left[await leave_at_random(cage, "one", dice)] += 1
 
     await asyncio.gather(*(client() for _ in range(16)))
-    await until(lambda: cage.service.model("one").running == 0)
+    await cage.until(lambda: cage.service.model("one").running == 0)
     assert cage.service.model("one").queued == 0
     assert cage.service.active_requests == 0
     assert min(left["close"], left["cancel"], left["stay"]) > 100
@@ -65,7 +60,7 @@ async def test_a_thousand_random_leavings_lose_no_lease(cage, shape):
     # Every seat is there, of the same workers: so many run at once, and one more has to wait.
     seats = 16 if shape == "scripted" else 2
     last = [asyncio.create_task(cage.text("one", "again")) for _ in range(seats + 1)]
-    await until(lambda: cage.service.model("one").running == seats and cage.service.model("one").queued == 1)
+    await cage.until(lambda: cage.service.model("one").running == seats and cage.service.model("one").queued == 1)
     assert await asyncio.gather(*last) == ["word word word word word word "] * (seats + 1)
 
 
@@ -78,7 +73,7 @@ async def test_leaving_frees_the_client_at_once_and_the_instance_soon(cage, shap
     holders = [
         asyncio.create_task(cage.events(cage.request("one"))) for _ in range(capacity if moment == "queued" else 0)
     ]
-    await until(lambda: cage.service.model("one").running == len(holders))
+    await cage.until(lambda: cage.service.model("one").running == len(holders))
     async with aclosing(cage.service.chat(cage.request("one"))) as events:
         await anext(events)
         if moment != "queued" and not (moment == "prefill" and shape == "scripted"):
@@ -86,7 +81,7 @@ async def test_leaving_frees_the_client_at_once_and_the_instance_soon(cage, shap
         began = time.monotonic()
     for holder in holders:
         holder.cancel()
-    await until(lambda: (status := cage.service.model("one")).running == 0 and status.queued == 0)
+    await cage.until(lambda: (status := cage.service.model("one")).running == 0 and status.queued == 0)
     assert time.monotonic() - began < 0.5
     await asyncio.gather(*holders, return_exceptions=True)
 
@@ -103,4 +98,4 @@ async def test_leaving_an_embedding(cage):
             task.cancel()
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     assert sum(1 for outcome in outcomes if not isinstance(outcome, BaseException)) >= 20
-    await until(lambda: cage.service.model("one").running == 0)
+    await cage.until(lambda: cage.service.model("one").running == 0)

@@ -12,11 +12,6 @@ from cardcage_sdk.errors import BusyError, ModelAlreadyExistsError, ModelNotFoun
 from cardcage_sdk.service import LoadRequest
 
 
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.002)
-
-
 def ids(cage):
     return [status.id for status in cage.service.models()]
 
@@ -40,7 +35,7 @@ async def test_a_model_of_the_store_is_loaded_for_a_request_and_shared(cage):
 async def test_keep_alive_of_nothing_unloads_after_the_request(cage):
     cage.store_model("fox", "1b", answer="brief")
     assert await use(cage, "fox", keep_alive_seconds=0) == "brief"
-    await until(lambda: ids(cage) == [])
+    await cage.until(lambda: ids(cage) == [])
     assert cage.supervisor.workers == ()
 
 
@@ -48,10 +43,9 @@ async def test_keep_alive_counts_from_the_last_request(cage):
     cage.store_model("fox", "1b", answer="brief")
     assert await use(cage, "fox", keep_alive_seconds=0.3) == "brief"
     assert await use(cage, "fox", keep_alive_seconds=math.inf) == "brief"
-    await asyncio.sleep(0.4)  # longer than the keep-alive that no longer holds
-    assert ids(cage) == ["fox:1b@scripted-cpu"]
+    assert cage.service._residency.get("fox:1b@scripted-cpu").expiry is None
     await use(cage, "fox", keep_alive_seconds=0.05)
-    await until(lambda: ids(cage) == [])
+    await cage.until(lambda: ids(cage) == [])
 
 
 async def test_nobodys_keep_alive_unloads_a_pinned_model(cage):
@@ -67,7 +61,7 @@ async def test_a_load_by_name_pins_what_was_loaded_on_demand(cage):
     await use(cage, "fox", keep_alive_seconds=0.2)
     result = await cage.service.load(LoadRequest(model_id="fox:1b@scripted-cpu", instance_count=2))
     assert result.actual_instance_count == 2
-    await asyncio.sleep(0.3)  # longer than the keep-alive that no longer holds
+    assert cage.service._residency.get("fox:1b@scripted-cpu").expiry is None
     assert cage.service.model("fox:1b@scripted-cpu").pinned
     with pytest.raises(ModelAlreadyExistsError):
         await cage.service.load(LoadRequest(model_id="fox:1b@scripted-cpu"))
