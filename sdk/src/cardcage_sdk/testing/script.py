@@ -121,10 +121,11 @@ class Script:
         count = self.count_prompt(request)
         if count >= self.context_tokens and "context" not in self.ignores:
             raise ContextLengthExceededError(prompt_tokens=count, context_tokens=self.context_tokens)
-        if request.response_format.kind == "json_schema":
-            check_schema(request.response_format.schema)
-        for tool in request.tools:
-            check_schema(tool.parameters or {})
+        if "schema_errors" not in self.ignores:
+            if request.response_format.kind == "json_schema":
+                check_schema(request.response_format.schema)
+            for tool in request.tools:
+                check_schema(tool.parameters or {})
         return Accepted(prompt_tokens=count, starts_in_reasoning=self.opens_reasoning and self._thinks(request))
 
     def count_prompt(self, request: ChatRequest) -> int:
@@ -169,7 +170,8 @@ class Script:
         return (TokenLogprob(token=token.text, token_id=token.id, logprob=-0.1, data=token.data, top=top),)
 
     def _thinks(self, request: ChatRequest) -> bool:
-        return bool(self.reasoning) and request.prompt is None and request.enable_thinking is not False
+        may_think = request.enable_thinking is not False or "thinking" in self.ignores
+        return bool(self.reasoning) and request.prompt is None and may_think
 
     def _text(self, request: ChatRequest, choice: int) -> str:
         forced = _forced_call(request) if "tool_choice" not in self.ignores else None

@@ -67,10 +67,12 @@ class _ScriptedBase(EngineBase):
     def vectors(self, request: EmbedRequest) -> EmbedResult:
         """A vector for each input, of its own direction and always the same."""
         counts = self._count_inputs(request)
-        dimensions = min(request.dimensions or self.script.dimensions, self.script.dimensions)
-        normalize = request.normalize and "normalize" not in self.script.ignores
+        ignores = self.script.ignores
+        wanted = None if "dimensions" in ignores else request.dimensions
+        dimensions = min(wanted or self.script.dimensions, self.script.dimensions)
+        normalize = request.normalize and "normalize" not in ignores
         values = array("f")
-        for item in request.inputs:
+        for item in reversed(request.inputs) if "order" in ignores else request.inputs:
             values.extend(vector(item, dimensions, normalize=normalize))
         return EmbedResult(
             vectors=struct.pack(f"<{len(values)}f", *values), dimensions=dimensions, prompt_tokens=tuple(counts)
