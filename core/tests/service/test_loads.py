@@ -257,7 +257,7 @@ async def test_memory_that_is_not_there_is_known_before_a_process_starts(make_ca
     proc = tmp_path / "proc"
     proc.mkdir()
     (proc / "meminfo").write_text("MemTotal: 4000 kB\nMemAvailable:    2000 kB\n")
-    reader = MemoryReader(proc=proc, cgroup=tmp_path)
+    reader = MemoryReader(root=tmp_path)
     cage = make_cage(plugins=(narrow(host_bytes=3_000_000).plugin,), memory=reader)
     with pytest.raises(OutOfMemoryError) as caught:
         await cage.load("one", "narrow")
@@ -283,7 +283,7 @@ async def test_a_kill_by_the_kernel_is_out_of_memory(make_cage, narrow, tmp_path
     (proc / "meminfo").write_text("MemAvailable:    2000 kB\n")
     (proc / "vmstat").write_text("oom_kill 4\n")
     gate = tmp_path / "gate"
-    reader = MemoryReader(proc=proc, cgroup=tmp_path)
+    reader = MemoryReader(root=tmp_path)
     cage = make_cage(plugins=(narrow(host_bytes=1000).plugin,), memory=reader)
     load = asyncio.create_task(cage.load("one", "narrow", options={"gate_file": str(gate), "die_by": "SIGKILL"}))
     await cage.until(lambda: cage.pids("one"))
@@ -360,3 +360,27 @@ async def test_an_idle_worker_that_dies_is_replaced(cage):
     os.kill(pid, signal.SIGKILL)
     await cage.until(lambda: cage.pids("one") not in ([pid], []))
     assert await cage.text("one") == "The quick brown fox jumps over the lazy dog."
+
+
+@pytest.mark.parametrize(
+    ("script", "message"),
+    [
+        (None, "could not be started"),
+        ("echo no sdk here; exit 4", "ended with exit status 4 before it was ready; its last words: no sdk here"),
+        ("exec sleep 3600", "did not say hello"),
+    ],
+)
+async def test_an_interpreter_that_is_no_worker_is_named(make_cage, narrow, tmp_path, script, message):
+    program = tmp_path / "python"
+    if script is not None:
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    class Foreign(narrow):
+        def worker_python(self):
+            return str(program)
+
+    cage = make_cage(plugins=(Foreign().plugin,), supervision={"hello_timeout_seconds": 0.3})
+    with pytest.raises(LoadFailedError, match=message):
+        await cage.load("one", "narrow")
+    assert cage.supervisor.workers == ()

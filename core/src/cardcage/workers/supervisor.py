@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-import os
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,6 +16,7 @@ from cardcage.workers.memory import MemoryReader, MemorySample
 from cardcage.workers.settings import SupervisionSettings
 from cardcage.workers.tasks import TaskSet
 from cardcage_sdk.errors import CardcageError, LoadFailedError, OutOfMemoryError
+from cardcage_sdk.hardware.cpu import read_cpu
 from cardcage_sdk.options import validate_options
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Supervisor:
         self.memory = memory or MemoryReader()
         self.counters = WorkerCounters()
         self.on_ready: Callable[[Worker, float], None] = _ignore
-        self._cores = cores or len(os.sched_getaffinity(0))
+        self._cores = cores or read_cpu().usable
         self._numbers = itertools.count(1)
         self._workers: dict[int, Worker] = {}
         self._log = structlog.get_logger("cardcage.supervisor")
