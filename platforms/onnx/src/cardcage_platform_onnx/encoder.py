@@ -20,7 +20,7 @@ from cardcage_platform_onnx.rerank import check_labels, scores_of
 from cardcage_platform_onnx.selftest import DOCUMENTS, QUERY, SENTENCES, EmbedVerdict, check_scores, check_vectors
 from cardcage_platform_onnx.session import EncoderSession, open_session
 from cardcage_platform_onnx.threads import choose_threads
-from cardcage_platform_onnx.tokenization import TextTokenizer
+from cardcage_platform_onnx.tokenization import TextTokenizer, input_param
 from cardcage_sdk.capabilities import Capabilities, Feature, Task
 from cardcage_sdk.embeddings import EmbedRequest, EmbedResult, RerankRequest, RerankResult
 from cardcage_sdk.engine import BatchEngine
@@ -184,12 +184,21 @@ class EncoderEngine(BatchEngine):
         job = self._check(request)
         texts = _texts(job.request)
         if job.size > PREPARE_TEXTS or sum(map(len, texts)) > PREPARE_CHARACTERS:
+            self._check_characters(job)
             return Accepted()
         encoded = self._encode(job, 0, job.size)
         self._prepared[request.id] = encoded
         while len(self._prepared) > PREPARED:
             self._prepared.popitem(last=False)
         return Accepted(prompt_tokens=sum(len(text.ids) for text in encoded))
+
+    def _check_characters(self, job: Job) -> None:
+        """Refuse at once what would be refused when its turn to be tokenised comes."""
+        request = job.request
+        if isinstance(request, EmbedRequest) and self._settings.truncation == "error" and not request.truncate:
+            for index, text in enumerate(request.inputs):
+                if isinstance(text, str):
+                    self._tokenizer.bounded(text, "error", input_param(index, job.size))
 
     def add(self, request: Request) -> None:
         """Take a request; its texts join the batches of the steps to come."""

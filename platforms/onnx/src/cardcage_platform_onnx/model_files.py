@@ -135,8 +135,8 @@ def _variants(artifact: ModelArtifact) -> dict[str, Path]:
     if EXACT not in chosen:
         rest = [name for name in names if name not in chosen.values() and name not in fast]
         default = next((name for name in _DEFAULT_NAMES if name in rest), rest[0] if len(rest) == 1 else None)
-        if default is None and not rest and len(fast) == 1:
-            default = fast[0]  # the only model that there is; the engine finds out whether it is exact
+        if default is None and len(names) == 1:
+            default = names[0]  # the only model that there is; the engine finds out whether it is exact
         if default is None:
             have = ", ".join(names) or "none"
             raise InvalidModelError(

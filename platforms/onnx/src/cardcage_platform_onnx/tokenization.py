@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["Encoded", "TextTokenizer", "Truncation"]
+__all__ = ["Encoded", "TextTokenizer", "Truncation", "input_param"]
 
 Truncation = Literal["error", "end", "start"]
 
@@ -70,7 +70,7 @@ class TextTokenizer:
             ContextLengthExceededError: A text is too long and must not be cut; `param` says which.
             InvalidRequestError: A text gives no token at all.
         """
-        pieces = [self._bounded(text, truncation, _param(first + i, of)) for i, text in enumerate(texts)]
+        pieces = [self.bounded(text, truncation, input_param(first + i, of)) for i, text in enumerate(texts)]
         encodings = self._tokenizer.encode_batch_fast(pieces)
         too_long = [i for i, encoding in enumerate(encodings) if len(encoding.ids) > self.max_tokens]
         if too_long:
@@ -78,7 +78,7 @@ class TextTokenizer:
                 raise ContextLengthExceededError(
                     prompt_tokens=len(encodings[too_long[0]].ids),
                     context_tokens=self.max_tokens,
-                    param=_param(first + too_long[0], of),
+                    param=input_param(first + too_long[0], of),
                 )
             direction = "right" if truncation == "end" else "left"
             self._tokenizer.enable_truncation(self.max_tokens, direction=direction)
@@ -92,7 +92,7 @@ class TextTokenizer:
         for i, encoding in enumerate(encodings):
             if not encoding.ids:
                 raise InvalidRequestError(
-                    "An input is empty and this model has no vector for nothing", param=_param(first + i, of)
+                    "An input is empty and this model has no vector for nothing", param=input_param(first + i, of)
                 )
         return [_encoded(encoding) for encoding in encodings]
 
@@ -103,7 +103,7 @@ class TextTokenizer:
             ContextLengthExceededError: Too many, and they must not be cut.
             InvalidRequestError: None at all, or one that the vocabulary does not have.
         """
-        param = _param(index, of)
+        param = input_param(index, of)
         if not ids:
             raise InvalidRequestError("An input has no tokens", param=param)
         for token in ids:
@@ -125,9 +125,9 @@ class TextTokenizer:
         Raises:
             ContextLengthExceededError: A pair is too long and must not be cut, or the query alone fills the model.
         """
-        query = self._bounded(query, "error", "query")
+        query = self.bounded(query, "error", "query")
         rule: Truncation = "end" if truncate else "error"
-        pieces = [self._bounded(text, rule, f"documents[{first + i}]") for i, text in enumerate(documents)]
+        pieces = [self.bounded(text, rule, f"documents[{first + i}]") for i, text in enumerate(documents)]
         encodings = self._tokenizer.encode_batch_fast([(query, text) for text in pieces])
         too_long = [i for i, encoding in enumerate(encodings) if len(encoding.ids) > self.max_tokens]
         if too_long:
@@ -151,7 +151,12 @@ class TextTokenizer:
                 encodings[place] = encoding
         return [_encoded(encoding) for encoding in encodings]
 
-    def _bounded(self, text: str, truncation: Truncation, param: str) -> str:
+    def bounded(self, text: str, truncation: Truncation, param: str) -> str:
+        """A text of at most `MAX_CHARACTERS`, cut where that is allowed.
+
+        Raises:
+            InvalidRequestError: It is longer and must not be cut.
+        """
         if len(text) <= MAX_CHARACTERS:
             return text
         if truncation == "error":
@@ -161,7 +166,8 @@ class TextTokenizer:
         return text[:MAX_CHARACTERS] if truncation == "end" else text[-MAX_CHARACTERS:]
 
 
-def _param(index: int, of: int) -> str:
+def input_param(index: int, of: int) -> str:
+    """How messages name one of a request's inputs."""
     return "input" if of == 1 else f"input[{index}]"
 
 
