@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cardcage_dialect_openai.body import parse_body
-from cardcage_dialect_openai.decode import decode_chat
+from cardcage_dialect_openai.decode import decode_chat, think_if_able
 from cardcage_dialect_openai.errors import row_of
 from cardcage_dialect_openai.settings import Settings
 from cardcage_dialect_openai.wire.chat import ChatCompletionRequest
@@ -32,14 +32,12 @@ WEATHER = {
 TIME = {"type": "function", "function": {"name": "time"}}
 
 
-def decode(
-    fields: dict[str, Any], *, profile: str = "llamapi", can_think: bool | None = None, drop: tuple[str, ...] = ()
-) -> ChatRequest:
+def decode(fields: dict[str, Any], *, profile: str = "llamapi", drop: tuple[str, ...] = ()) -> ChatRequest:
     body = {"model": "m", "messages": [USER], **fields}
     for name in drop:
         del body[name]
     wire = parse_body(ChatCompletionRequest, json.dumps(body).encode())
-    return decode_chat(wire, request_id="r", settings=Settings(profile=profile), can_think=can_think)  # type: ignore[arg-type]
+    return decode_chat(wire, request_id="r", settings=Settings(profile=profile))  # type: ignore[arg-type]
 
 
 def test_the_least_request_is_silent_on_everything() -> None:
@@ -396,7 +394,7 @@ def test_missing_and_malformed_schemas(form: dict[str, Any], param: str) -> None
     ("fields", "can_think", "thinking", "effort"),
     [
         ({}, True, None, None),
-        ({"enable_thinking": False}, None, False, None),
+        ({"enable_thinking": False}, False, False, None),
         ({"enable_thinking": True}, False, True, None),
         ({"chat_template_kwargs": {"enable_thinking": False}}, True, False, None),
         ({"enable_thinking": True, "chat_template_kwargs": {"enable_thinking": False}}, True, True, None),
@@ -406,12 +404,11 @@ def test_missing_and_malformed_schemas(form: dict[str, Any], param: str) -> None
         ({"reasoning_effort": "medium"}, True, True, "medium"),
         ({"reasoning_effort": "xhigh"}, True, True, "high"),
         ({"reasoning_effort": "max"}, False, None, "high"),
-        ({"reasoning_effort": "high"}, None, None, "high"),
         ({"reasoning_effort": "high", "enable_thinking": False}, True, False, "high"),
     ],
 )
-def test_thinking(fields: dict[str, Any], can_think: bool | None, thinking: bool | None, effort: str | None) -> None:
-    decoded = decode(fields, can_think=can_think)
+def test_thinking(fields: dict[str, Any], can_think: bool, thinking: bool | None, effort: str | None) -> None:
+    decoded = think_if_able(decode(fields), can_think=can_think)
     assert (decoded.enable_thinking, decoded.reasoning_effort) == (thinking, effort)
     assert "enable_thinking" not in decoded.template_arguments
 

@@ -23,7 +23,7 @@ from cardcage_dialect_openai.encode import (
     finite,
 )
 from cardcage_dialect_openai.settings import Settings, read_settings
-from cardcage_dialect_openai.sse import encode_error_event, encode_event, encode_json
+from cardcage_dialect_openai.sse import DONE, encode_error_event
 from cardcage_sdk.capabilities import Capabilities, Task
 from cardcage_sdk.chat import ChatRequest
 from cardcage_sdk.embeddings import EmbedResult
@@ -107,20 +107,8 @@ def test_log_probabilities_fit_json(value: float, shown: float) -> None:
     assert finite(value) == shown
 
 
-def test_json_holds_no_nan_and_any_text() -> None:
-    with pytest.raises(ValueError, match="not JSON compliant"):
-        encode_json({"x": float("nan")})
-    assert encode_json({"x": "é\ud800\u2028"}) == '{"x":"é?\u2028"}'.encode()
-
-
-@given(st.text())
-def test_an_event_is_one_line_of_data(text: str) -> None:
-    event = encode_event({"text": text})
-    assert event.startswith(b"data: ")
-    assert event.endswith(b"\n\n")
-    assert b"\n" not in event[:-2]
-    assert b"\r" not in event
-    assert json.loads(event[6:])["text"] == text.encode("utf-8", "replace").decode()
+def test_the_end_of_a_stream() -> None:
+    assert DONE == b"data: [DONE]\n\n"
 
 
 def test_the_error_event_of_the_page() -> None:

@@ -19,7 +19,7 @@ from cardcage_dialect_openai import decode, encode
 from cardcage_dialect_openai.body import parse_value
 from cardcage_dialect_openai.completions import CompletionAnswer, CompletionChunks
 from cardcage_dialect_openai.settings import read_settings
-from cardcage_dialect_openai.sse import DONE, encode_event
+from cardcage_dialect_openai.sse import DONE
 from cardcage_dialect_openai.wire.chat import ChatCompletionRequest
 from cardcage_dialect_openai.wire.completions import CompletionRequest
 from cardcage_dialect_openai.wire.management import LoadModelRequest, ResizeModelRequest, UnloadModelRequest
@@ -30,6 +30,7 @@ from cardcage_sdk.embeddings import EmbedResult, RerankResult
 from cardcage_sdk.models import ModelInfo
 from cardcage_sdk.platform import Device
 from cardcage_sdk.service import GenerationDefaults, LoadResult, ModelStatus, PlatformStatus
+from cardcage_sdk.stream.sse import encode_json_event
 
 FOLDER = Path(__file__).parent / "golden"
 FILES = sorted(FOLDER.glob("*.json"))
@@ -103,8 +104,8 @@ def run_chat(exchange: dict[str, Any]) -> dict[str, Any]:
     stream = b""
     for entry in exchange["events"]:
         answer.feed(event(entry))
-        stream += b"".join(encode_event(chunk) for chunk in chunks.feed(event(entry)))
-    stream += b"".join(encode_event(chunk) for chunk in chunks.end()) + DONE
+        stream += b"".join(encode_json_event(chunk) for chunk in chunks.feed(event(entry)))
+    stream += b"".join(encode_json_event(chunk) for chunk in chunks.end()) + DONE
     return {"neutral": plain(neutral), "answer": answer.encode(), "stream": stream.decode().splitlines()}
 
 
@@ -118,8 +119,8 @@ def run_completions(exchange: dict[str, Any]) -> dict[str, Any]:
     for entry in exchange["events"]:
         number = entry.get("prompt", 0)
         answer.feed(number, event(entry))
-        stream += b"".join(encode_event(chunk) for chunk in chunks.feed(number, event(entry)))
-    stream += b"".join(encode_event(chunk) for chunk in chunks.end()) + DONE
+        stream += b"".join(encode_json_event(chunk) for chunk in chunks.feed(number, event(entry)))
+    stream += b"".join(encode_json_event(chunk) for chunk in chunks.end()) + DONE
     return {"neutral": plain(requests), "answer": answer.encode(), "stream": stream.decode().splitlines()}
 
 

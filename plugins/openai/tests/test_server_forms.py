@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from serving import Server
+from serving import Server, serve
 
 ASK = [{"role": "user", "content": "hi"}]
 
@@ -157,11 +160,38 @@ def test_inference_takes_pages_of_any_origin_and_management_does_not(server: Ser
     assert "x-stainless-lang" in preflight.headers["access-control-allow-headers"]
 
 
-def test_wrong_settings_stop_the_start(tmp_path: Any) -> None:
-    import subprocess
-    import sys
-    from pathlib import Path
+def test_on_demand_loads_a_model_of_the_store(tmp_path: Path) -> None:
+    model = tmp_path / "store" / "scripted" / "cpu" / "hello-1b"
+    model.mkdir(parents=True)
+    (model / "hello.scripted.json").write_text('{"answer": "Here I am."}')
+    (model / "model.toml").write_text(
+        'schema = 1\nname = "hello"\nsize = "1b"\nkind = "chat"\nplatform = "scripted"\nchips = ["cpu"]\n'
+    )
+    with serve(tmp_path, "on_demand = true\nping_seconds = 0.2") as server:
+        assert server.get("/v1/models").json()["data"] == []
+        missing = server.post("/v1/chat/completions", {"model": "nobody", "messages": ASK})
+        assert error_of(missing)["code"] == "model_not_found"
+        wrong = server.post("/v1/chat/completions", {"model": "hello:1b", "messages": []})
+        assert wrong.status_code == 400
+        assert server.get("/v1/models").json()["data"] == []
+        for stream in (True, False):
+            body = {"model": "hello:1b", "messages": ASK, "stream": stream}
+            response = server.post("/v1/chat/completions", body)
+            assert "Here" in response.text
+        assert response.json()["model"] == "hello:1b"
+        (loaded,) = server.get("/v1/models").json()["data"]
+        assert loaded["id"] == "hello:1b@scripted-cpu"
+        for path, fields in (
+            ("/v1/completions", {"prompt": "x"}),
+            ("/v1/embeddings", {"input": "x"}),
+            ("/v1/rerank", {"query": "x", "documents": ["y"]}),
+        ):
+            answer = server.post(path, {"model": "hello", **fields})
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["model"] == "hello"
 
+
+def test_wrong_settings_stop_the_start(tmp_path: Path) -> None:
     config = tmp_path / "config.toml"
     config.write_text('[dialects.openai]\nprofile = "azure"\n')
     command = [str(Path(sys.executable).with_name("cardcage")), "serve", "-c", str(config), "-p", "0", "--data-dir"]

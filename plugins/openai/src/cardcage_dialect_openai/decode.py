@@ -50,6 +50,7 @@ __all__ = [
     "decode_embeddings",
     "decode_load",
     "decode_rerank",
+    "think_if_able",
 ]
 
 _ROLES: dict[str, Role] = {
@@ -69,16 +70,13 @@ _RESERVED_TEMPLATE_ARGUMENTS = {"messages", "tools", "add_generation_prompt"}
 # --- chat ---------------------------------------------------------------------------------------------------------
 
 
-def decode_chat(
-    body: ChatCompletionRequest, *, request_id: str, settings: Settings, can_think: bool | None = None
-) -> ChatRequest:
+def decode_chat(body: ChatCompletionRequest, *, request_id: str, settings: Settings) -> ChatRequest:
     """Decode a chat request.
 
     Args:
         body: The wire model.
         request_id: Id of the neutral request and of the answer.
         settings: Profile and bounds of images.
-        can_think: The model's reasoning can be switched; None where the model is not loaded yet.
 
     Raises:
         RequestError: A field is wrong or asks for what no engine here could do.
@@ -86,7 +84,7 @@ def decode_chat(
     _refuse_unhonourable(body)
     _check_stream_options(body.stream, body.stream_options)
     tools, choice = decode_tools(body)
-    thinking, effort = _decode_thinking(body, can_think)
+    thinking, effort = _decode_thinking(body)
     return ChatRequest(
         id=request_id,
         model=body.model,
@@ -177,12 +175,8 @@ def _arguments(call: FunctionCall) -> str:
     return call.arguments or ""
 
 
-def _decode_thinking(body: ChatCompletionRequest, can_think: bool | None) -> tuple[bool | None, str | None]:
-    """Whether to think, and how hard.
-
-    An explicit switch wins over an effort. An effort turns thinking on only where the model has such a switch, so that a
-    client that always sends one is not refused by models that do not reason.
-    """
+def _decode_thinking(body: ChatCompletionRequest) -> tuple[bool | None, str | None]:
+    """Whether to think, and how hard. An explicit switch wins over an effort."""
     switch = body.enable_thinking
     from_template = (body.chat_template_kwargs or {}).get("enable_thinking")
     if switch is None and isinstance(from_template, bool):
@@ -192,7 +186,17 @@ def _decode_thinking(body: ChatCompletionRequest, can_think: bool | None) -> tup
         return switch, None
     if effort == "none":
         return (False if switch is None else switch), None
-    return (True if switch is None and can_think else switch), _EFFORTS[effort]
+    return switch, _EFFORTS[effort]
+
+
+def think_if_able(request: ChatRequest, *, can_think: bool) -> ChatRequest:
+    """Have an effort turn thinking on, where nothing else was said and the model has such a switch.
+
+    Others are left as they are, so that a client which always sends an effort is not refused by models that do not reason.
+    """
+    if can_think and request.reasoning_effort is not None and request.enable_thinking is None:
+        return replace(request, enable_thinking=True)
+    return request
 
 
 def _decode_template_arguments(body: ChatCompletionRequest) -> dict[str, Any]:

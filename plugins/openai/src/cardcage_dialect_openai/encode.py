@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cardcage_dialect_openai.settings import Settings
-from cardcage_dialect_openai.sse import encode_json
 from cardcage_dialect_openai.usage import UsageTally
 from cardcage_dialect_openai.wire.chat import (
     ChatChoice,
@@ -39,6 +38,7 @@ from cardcage_sdk.events import (
     TopLogprob,
 )
 from cardcage_sdk.service import LoadResult, ModelStatus, PlatformStatus
+from cardcage_sdk.stream.jsontext import encode_json
 
 __all__ = [
     "AnswerHead",

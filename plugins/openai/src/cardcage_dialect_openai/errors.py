@@ -5,7 +5,6 @@ on the page; its message says what happened, the server's log says more. OpenAI'
 twice unless told not to, so what fails again in the same way says `x-should-retry: false`.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Literal, TypedDict
 
 from cardcage_sdk import errors
 from cardcage_sdk.dialect import Reply
+from cardcage_sdk.stream.jsontext import encode_json
 
 __all__ = ["ERROR_TABLE", "ErrorBody", "ErrorObject", "Row", "encode_error", "error_reply", "row_of"]
 
@@ -144,5 +144,5 @@ def error_reply(error: errors.CardcageError) -> Reply:
         headers["allow"] = ", ".join(error.allowed)
     if isinstance(error, errors.AuthenticationError):
         headers["www-authenticate"] = "Bearer"
-    body = json.dumps(encode_error(error), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    body = encode_json(encode_error(error))
     return Reply(status=row.status, body=body, headers=headers)

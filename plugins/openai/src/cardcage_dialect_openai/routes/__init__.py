@@ -18,7 +18,7 @@ def build_blueprint(service: Service, settings: Settings) -> Blueprint:
     blueprint = Blueprint("openai", __name__)
     add_chat_routes(blueprint, service, settings)
     add_completion_routes(blueprint, service, settings)
-    add_vector_routes(blueprint, service)
+    add_vector_routes(blueprint, service, settings)
     add_model_routes(blueprint, service, settings)
     add_platform_routes(blueprint, service)
     return blueprint

@@ -17,18 +17,19 @@ from typing import Any, TypeAlias
 from quart import Response
 
 from cardcage_dialect_openai.encode import AnswerHead, fingerprint
-from cardcage_dialect_openai.sse import DONE, PING, encode_error_event, encode_event
+from cardcage_dialect_openai.settings import Settings
+from cardcage_dialect_openai.sse import DONE, encode_error_event
 from cardcage_dialect_openai.streaming import SILENCE, EventPump, Marker, OwnedBody
+from cardcage_sdk.capabilities import Feature
 from cardcage_sdk.chat import ChatRequest
 from cardcage_sdk.errors import CardcageError, InternalError, ModelNotFoundError
 from cardcage_sdk.events import Accepted, ChatEvent, Progress
 from cardcage_sdk.service import ModelStatus, Service
+from cardcage_sdk.stream.sse import HEADERS, PING, encode_json_event
 
-__all__ = ["Encoder", "answer_head", "loaded_model", "new_id", "run_requests", "stream_response"]
+__all__ = ["Encoder", "answer_head", "can_think", "new_id", "run_requests", "stream_response", "wanted_model"]
 
 _log = logging.getLogger(__name__)
-
-_STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 NumberedEvent: TypeAlias = tuple[int, ChatEvent]
 """An event with the number of the request that it belongs to."""
@@ -52,19 +53,35 @@ def new_id(prefix: str) -> str:
     return f"{prefix}-{uuid.uuid4().hex}"
 
 
-def loaded_model(service: Service, model_id: str) -> ModelStatus | None:
-    """The loaded model of this id, or None: whether that is an error is for the request itself to say."""
+async def wanted_model(service: Service, settings: Settings, name: str) -> str:
+    """The id of the model that a request names; where the settings say so, it is loaded on demand first.
+
+    Raises:
+        ModelNotFoundError: On demand only: there is none of this name. Otherwise the request itself finds out.
+        CardcageError: The load failed.
+    """
+    return (await service.ensure_loaded(name)).id if settings.on_demand else name
+
+
+def can_think(service: Service, model_id: str) -> bool:
+    """The model's reasoning can be switched; False also where nothing is known of it yet."""
+    status = _status(service, model_id)
+    return status is not None and Feature.THINKING in status.capabilities.features
+
+
+def answer_head(service: Service, model_id: str, *, answer_id: str, name: str) -> AnswerHead:
+    """Identity of an answer that begins now; `name` is the model as the client named it."""
+    status = _status(service, model_id)
+    # The first event is there, so the model is loaded; only an unload that ends requests could have been faster.
+    mark = "fp_unloaded" if status is None else fingerprint(status)
+    return AnswerHead(id=answer_id, created=int(time.time()), model=name, fingerprint=mark)
+
+
+def _status(service: Service, model_id: str) -> ModelStatus | None:
     try:
         return service.model(model_id)
     except ModelNotFoundError:
         return None
-
-
-def answer_head(service: Service, answer_id: str, model_id: str) -> AnswerHead:
-    """Identity of an answer that begins now."""
-    status = loaded_model(service, model_id)
-    mark = fingerprint(status) if status else "fp_unknown"  # unknown where the service has it by another name
-    return AnswerHead(id=answer_id, created=int(time.time()), model=model_id, fingerprint=mark)
 
 
 async def run_requests(
@@ -106,7 +123,7 @@ async def stream_response(
         await pump.aclose()
         raise
     body = OwnedBody(_stream_body(pump, early, encoder, is_silent=is_silent, ping_seconds=ping_seconds), pump.aclose)
-    response = Response(body, content_type="text/event-stream", headers=_STREAM_HEADERS)
+    response = Response(body, headers=dict(HEADERS))
     response.timeout = None  # Quart would cut the stream after 60 seconds
     return response
 
@@ -138,13 +155,13 @@ async def _stream_body(
     try:
         for number, event in early:
             for chunk in encoder.feed(number, event):
-                yield encode_event(chunk)
+                yield encode_json_event(chunk)
         if is_silent:
             yield PING
         async for piece in _later_pieces(pump, encoder, ping_seconds):
             yield piece
         for chunk in encoder.end():
-            yield encode_event(chunk)
+            yield encode_json_event(chunk)
         yield DONE
     except CardcageError as error:
         yield encode_error_event(error)
@@ -167,5 +184,5 @@ async def _later_pieces(
             sent_at = loop.time()
             continue
         for chunk in encoder.feed(*item):
-            yield encode_event(chunk)
+            yield encode_json_event(chunk)
             sent_at = loop.time()

@@ -6,7 +6,7 @@ from pydantic import BaseModel
 from quart import Response, request
 
 from cardcage_dialect_openai.body import parse_body
-from cardcage_dialect_openai.sse import encode_json
+from cardcage_sdk.stream.jsontext import encode_json
 
 __all__ = ["json_bytes_response", "json_response", "read_body"]
 
