@@ -257,6 +257,9 @@ async def _serve(
         if stopping:
             await stopping[0]
         await lifecycle.shutdown()
+        for item in bound:
+            if item.listener.entry.unix is not None:
+                item.listener.entry.unix.unlink(missing_ok=True)
 
 
 async def _wait(server: asyncio.Task[None], trigger: asyncio.Event) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from cardcage.access.policy import SCOPE_KEY, AccessPolicy, Place
-from cardcage.http.asgi import AsgiApp, Message, Receive, Scope, Send, add_headers, header, send_reply
+from cardcage.http.asgi import AsgiApp, Message, Receive, Scope, Send, add_headers, drop_body, header, send_reply
 from cardcage.http.ownership import core_reply
 from cardcage.http.query import QUERY_KEY, hide_query_key
 from cardcage_sdk.errors import AuthenticationError, CardcageError
@@ -22,6 +22,9 @@ __all__ = ["AccessGuard", "credentials_of", "routed_path"]
 METHODS = b"GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 EXPOSED = b"x-request-id, retry-after"
 PREFLIGHT_SECONDS = b"600"
+
+DROPPED_BYTES = 64 * 1024 * 1024
+"""Most of a body that is read of a request that is refused."""
 
 _HEADER_LIST = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~, -]{1,2000}")
 _BEARER = re.compile(r"bearer +(\S+) *", re.IGNORECASE)
@@ -52,7 +55,7 @@ class AccessGuard:
         try:
             place = self._policy.place(scope.get("server"), path)
         except CardcageError as error:
-            await _refuse(scope, send, core_reply(error), error)
+            await _refuse(scope, receive, send, core_reply(error), error)
             return
         try:
             self._policy.check_reach(place, path=path, host=host)
@@ -61,15 +64,15 @@ class AccessGuard:
                 is_open = self._policy.check_origin(place, path=path, host=host, origin=origin)
                 send = _with_cors(send, origin, is_open=is_open)
         except CardcageError as error:
-            await _refuse(scope, send, place.owners.error_reply(error, path), error)
+            await _refuse(scope, receive, send, place.owners.error_reply(error, path), error)
             return
         if _is_preflight(scope) and origin is not None:
             await _answer_preflight(scope, send)
             return
-        if await self._admit(scope, send, place):
+        if await self._admit(scope, receive, send, place):
             await self._app(scope, receive, send)
 
-    async def _admit(self, scope: Scope, send: Send, place: Place) -> bool:
+    async def _admit(self, scope: Scope, receive: Receive, send: Send, place: Place) -> bool:
         """Check the key; answers the refusal and returns False where it does not suffice."""
         path: str = scope["path"]
         try:
@@ -77,7 +80,7 @@ class AccessGuard:
                 place, method=scope.get("method", "GET"), path=path, credentials=credentials_of(scope)
             )
         except CardcageError as error:
-            await _refuse(scope, send, place.owners.error_reply(error, path), error)
+            await _refuse(scope, receive, send, place.owners.error_reply(error, path), error)
             return False
         scope[SCOPE_KEY] = admission
         if admission.key is not None:
@@ -144,9 +147,12 @@ def _with_cors(send: Send, origin: str, *, is_open: bool) -> Send:
     return send_with_cors
 
 
-async def _refuse(scope: Scope, send: Send, reply: Reply, error: CardcageError) -> None:
+async def _refuse(scope: Scope, receive: Receive, send: Send, reply: Reply, error: CardcageError) -> None:
+    is_whole = scope["type"] == "websocket" or await drop_body(receive, most_bytes=DROPPED_BYTES)
     given = {name.lower() for name in reply.headers}
     extra: list[tuple[bytes, bytes]] = []
     if isinstance(error, AuthenticationError) and "www-authenticate" not in given:
         extra.append((b"www-authenticate", b'Bearer realm="cardcage"'))
+    if not is_whole and scope["http_version"].startswith("1"):
+        extra.append((b"connection", b"close"))
     await send_reply(scope, send, reply, extra_headers=tuple(extra))

@@ -40,11 +40,13 @@ def health_blueprint(*, config: Config, registry: PluginRegistry, lifecycle: Lif
             models=models,
             platforms=platforms,
         )
-        if not admission_of(request.scope).is_trusted:
+        is_trusted = admission_of(request.scope).is_trusted
+        if not is_trusted:
             # The path is open so that supervisors need no key; what is loaded from where is nobody else's business.
             models, platforms, records = (), (), ()
             reasons = reasons and ["not ready; the reasons need a key"]
         body: dict[str, Any] = {
+            "details": is_trusted,
             "ready": not reasons,
             "reasons": reasons,
             "draining": lifecycle.is_draining,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
-from cardcage.http.asgi import AsgiApp, Receive, Scope, Send, header, send_reply
+from cardcage.http.asgi import AsgiApp, Receive, Scope, Send, drop_body, header, send_reply
 from cardcage_sdk.errors import PayloadTooLargeError
 
 if TYPE_CHECKING:
@@ -14,7 +13,6 @@ if TYPE_CHECKING:
 __all__ = ["BodyLimit"]
 
 DRAIN_FACTOR = 4
-DRAIN_SECONDS = 5.0
 
 
 class BodyLimit:
@@ -36,20 +34,8 @@ class BodyLimit:
         if length is None or not length.isascii() or not length.isdigit() or int(length) <= self._limit_bytes:
             await self._app(scope, receive, send)
             return
-        try:
-            async with asyncio.timeout(DRAIN_SECONDS):
-                await self._drop(receive, self._limit_bytes * DRAIN_FACTOR)
-        except TimeoutError:
-            pass  # it is answered all the same; whether the client sees it is now up to its TCP stack
+        await drop_body(receive, most_bytes=self._limit_bytes * DRAIN_FACTOR)
         reply = self._owners.error_reply(PayloadTooLargeError(limit_bytes=self._limit_bytes), scope["path"])
         # HTTP/2 forbids the header and needs no closing: the stream is reset.
         close = ((b"connection", b"close"),) if scope["http_version"].startswith("1") else ()
         await send_reply(scope, send, reply, extra_headers=close)
-
-    async def _drop(self, receive: Receive, most_bytes: int) -> None:
-        dropped = 0
-        while dropped <= most_bytes:
-            message = await receive()
-            if message["type"] != "http.request" or not message.get("more_body", False):
-                return
-            dropped += len(message.get("body", b""))
