@@ -1,4 +1,4 @@
-"""An engine for one request at a time and process, on terms that a test sets with load options. Loaded from this file."""
+"""Engines on terms that a test sets with load options. Loaded from this file."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from cardcage_sdk.chat import ChatRequest
-from cardcage_sdk.engine import Engine
+from cardcage_sdk.engine import BatchEngine, BatchOutput, Engine, Request
 from cardcage_sdk.errors import OutOfMemoryError
 from cardcage_sdk.events import EngineOutput, Finished, Text
 from cardcage_sdk.models import LoadOptions, ModelArtifact, ModelInfo
 
 
 class NarrowEngine(Engine):
-    """Says `threads=<n>` for every `threads`, and what it was asked otherwise, word by word."""
+    """One request at a time and process. Says `threads=<n>` for `threads`, and else what it was asked, word by word."""
 
     def load(self, artifact: ModelArtifact, options: LoadOptions) -> ModelInfo:
         """Fail, sleep, die or start a grandchild first, as the options say."""
@@ -52,3 +52,35 @@ class NarrowEngine(Engine):
             time.sleep(self._delay)
             yield Text(word + " ")
         yield Finished(reason="stop")
+
+
+class SilentEngine(BatchEngine):
+    """Steps for `delay_seconds` each, ten times without a word, then answers; at `stuck` it steps once and then no more."""
+
+    def load(self, artifact: ModelArtifact, options: LoadOptions) -> ModelInfo:
+        """Take the delay."""
+        self._delay = float(options.options.get("delay_seconds") or 0)
+        self._left: dict[str, int] = {}
+        return ModelInfo(context_tokens=4096)
+
+    def add(self, request: Request) -> None:
+        """Begin."""
+        self._left[request.id] = 10
+        self._is_stuck = isinstance(request, ChatRequest) and request.last_user_text == "stuck"
+
+    def step(self) -> Sequence[tuple[str, BatchOutput]]:
+        """Say nothing but at the end."""
+        time.sleep(self._delay)
+        outputs: list[tuple[str, BatchOutput]] = []
+        for request_id in list(self._left):
+            self._left[request_id] -= 1
+            while self._is_stuck and self._left[request_id] < 9:
+                time.sleep(1)
+            if self._left[request_id] == 0:
+                del self._left[request_id]
+                outputs += [(request_id, Text("at last")), (request_id, Finished(reason="stop"))]
+        return outputs
+
+    def cancel(self, request_id: str, choice: int | None = None) -> None:
+        """Forget it."""
+        self._left.pop(request_id, None)

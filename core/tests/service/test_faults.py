@@ -249,3 +249,20 @@ async def test_those_in_line_are_told_when_the_model_fails(make_cage):
         await cage.events(cage.request("bad"))
     with pytest.raises(EngineCrashedError):
         await dying
+
+
+async def test_silent_steps_are_progress_and_their_end_is_a_hang(make_cage, narrow):
+    class Silent(narrow):
+        engine = "narrow:SilentEngine"
+
+    cage = make_cage(
+        plugins=(Silent().plugin,),
+        supervision={"hang_floor_seconds": 0.5, "unmeasured_prefill_tokens_per_second": 1000.0},
+    )
+    # Ten steps of 0.2 s without an event: four times the floor.
+    await cage.load("one", "narrow", options={"delay_seconds": 0.2})
+    assert await cage.text("one") == "at last"
+    assert cage.supervisor.counters.hung == 0
+    with pytest.raises(EngineHungError):
+        await cage.text("one", "stuck")
+    assert cage.supervisor.counters.hung == 1
