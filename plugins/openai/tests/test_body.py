@@ -6,7 +6,7 @@ import contextlib
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardcage_dialect_openai.body import parse_body, read_json
@@ -39,6 +39,16 @@ def test_bodies_that_are_no_json_object(data: bytes, says: str) -> None:
     assert caught.value.param is None
 
 
+def test_deep_nesting_with_a_surrogate_is_read_or_refused() -> None:
+    def body(depth: int) -> bytes:
+        return b'{"a": "\\ud800", "b": ' + b"[" * depth + b"]" * depth + b"}"
+
+    assert read_json(body(100))["a"] == "\ufffd"
+    # Where exactly the limit of Python's recursion lies depends on who calls; it must not come out as a RecursionError.
+    with contextlib.suppress(InvalidRequestError):
+        read_json(body(900))
+
+
 def test_a_byte_order_mark_is_no_reason_to_refuse() -> None:
     assert read_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
 
@@ -49,6 +59,7 @@ def test_lone_surrogates_become_replacement_characters_and_pairs_stay() -> None:
     json.dumps(cut, ensure_ascii=False).encode()
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.dictionaries(st.text(), st.recursive(st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False)
                                                | st.integers(-(10**300), 10**300) | st.text(), st.lists)))  # fmt: skip
 def test_all_json_is_read_as_it_is(value: dict[str, object]) -> None:
@@ -72,6 +83,7 @@ def test_negative_instance_counts_are_malformed_and_unknown_default_params_named
     assert caught.value.message == "'default_params.temprature' is unknown"
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.binary(max_size=200))
 def test_no_bytes_raise_anything_else(data: bytes) -> None:
     with contextlib.suppress(InvalidRequestError):

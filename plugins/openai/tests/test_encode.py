@@ -9,7 +9,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardcage_dialect_openai.completions import CompletionAnswer, CompletionChunks
@@ -118,6 +118,7 @@ def test_the_error_event_of_the_page() -> None:
     assert rest == ["", ""]
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=8))
 def test_vectors_keep_every_bit_in_both_encodings(numbers: list[float]) -> None:
     raw = struct.pack(f"<{len(numbers)}f", *numbers)

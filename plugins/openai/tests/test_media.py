@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardcage_dialect_openai.media import decode_part, image_size
@@ -82,6 +82,7 @@ def test_image_size_from_header_bytes(data: bytes, expected: object) -> None:
     assert image_size(data) == expected
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.sampled_from([png(3, 3), jpeg(3, 3), webp_extended(3, 3), webp_lossless(3, 3), webp_lossy(3, 3)]), st.data())
 def test_damaged_headers_raise_nothing(data: bytes, draw: st.DataObject) -> None:
     cut = draw.draw(st.integers(0, len(data)))

@@ -107,6 +107,42 @@ def test_what_is_not_declared_is_refused(server: Server, hello: str) -> None:
         assert param is None or error["param"] == param
 
 
+def deep(levels: int) -> Any:
+    value: Any = "bottom"
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("odd", [deep(300), 2**64, -(2**63) - 1], ids=["deep", "large", "small"])
+def test_json_that_no_worker_could_be_given_is_refused(server: Server, hello: str, odd: Any) -> None:
+    chat = {"model": hello, "messages": ASK}
+    schema = {"type": "object", "default": odd}
+    function = {"name": "f", "parameters": schema}
+    load = {"model_id": "x", "model_path": str(server.write_model()), "options": {"rules": odd}}
+    for path, body, param in (
+        ("/v1/chat/completions", {**chat, "tools": [{"type": "function", "function": function}]}, "tools[0].function"),
+        ("/v1/chat/completions", {**chat, "chat_template_kwargs": {"x": odd}}, "chat_template_kwargs"),
+        (
+            "/v1/chat/completions",
+            {**chat, "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}},
+            "response_format.json_schema.schema",
+        ),
+        ("/v1/models/load", load, "options"),
+    ):
+        response = server.post(path, body)
+        assert response.status_code == 400, response.text
+        assert (error_of(response)["param"] or "").startswith(param)
+
+
+def test_json_as_deep_and_large_as_is_taken_reaches_the_engine(server: Server, hello: str) -> None:
+    schema = {"type": "object", "default": [deep(190), 2**64 - 1, -(2**63)]}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    body = {"model": hello, "messages": ASK, "tools": tools, "chat_template_kwargs": {"x": deep(190)}}
+    response = server.post("/v1/chat/completions", body)
+    assert response.status_code == 200, response.text
+
+
 def test_rerank(server: Server, hello: str) -> None:
     body = {
         "model": hello,

@@ -9,13 +9,15 @@ from pydantic_core import ErrorDetails
 
 from cardcage_sdk.errors import InvalidRequestError
 
-__all__ = ["param_path", "parse_body", "parse_value", "read_json"]
+__all__ = ["check_plain", "param_path", "parse_body", "parse_value", "read_json"]
 
 Model = TypeVar("Model", bound=BaseModel)
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _REPLACEMENT = "\ufffd"
+
+_MAX_DEPTH = 200
 
 
 def parse_body(model: type[Model], data: bytes) -> Model:
@@ -37,6 +39,8 @@ def read_json(data: bytes) -> dict[str, Any]:
     """
     try:
         value = json.loads(data, parse_constant=_refuse_constant)
+        if _SURROGATE_ESCAPE.search(data):
+            value = _without_surrogates(value)
     except RecursionError:
         raise InvalidRequestError("The request body is nested too deeply") from None
     except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, and integers of too many digits
@@ -44,8 +48,6 @@ def read_json(data: bytes) -> dict[str, Any]:
         raise InvalidRequestError(f"The request body is not valid JSON: {reason}") from error
     if not isinstance(value, dict):
         raise InvalidRequestError("The request body must be a JSON object")
-    if _SURROGATE_ESCAPE.search(data):
-        return {_repaired(key): _without_surrogates(item) for key, item in value.items()}
     return value
 
 
@@ -67,6 +69,25 @@ def parse_value(model: type[Model], value: object, *, prefix: str = "") -> Model
         path = param_path(details[0]["loc"], prefix=prefix)
         more = f" (and {len(details) - 1} more)" if len(details) > 1 else ""
         raise InvalidRequestError(f"'{path}' {_sentence(details[0])}{more}", param=path) from error
+
+
+def check_plain(value: object, *, param: str) -> None:
+    """Bound a JSON value that is handed on as it is (a schema, options): a worker's pipe takes no deeper and no larger one.
+
+    Raises:
+        InvalidRequestError: More than 200 levels deep, or an integer of more than 64 bits.
+    """
+    pending: list[tuple[object, int]] = [(value, 0)]
+    while pending:
+        item, depth = pending.pop()
+        if depth > _MAX_DEPTH:
+            raise InvalidRequestError(f"'{param}' is nested deeper than {_MAX_DEPTH} levels", param=param)
+        if isinstance(item, int) and not -(2**63) <= item < 2**64:
+            raise InvalidRequestError(f"'{param}' holds an integer of more than 64 bits", param=param)
+        if isinstance(item, dict):
+            pending.extend((child, depth + 1) for child in item.values())
+        elif isinstance(item, list):
+            pending.extend((child, depth + 1) for child in item)
 
 
 def param_path(location: tuple[int | str, ...], *, prefix: str = "") -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from cardcage_dialect_openai.body import check_plain
 from cardcage_dialect_openai.media import decode_part
 from cardcage_dialect_openai.schema import check_schema
 from cardcage_dialect_openai.settings import Settings
@@ -201,6 +202,7 @@ def think_if_able(request: ChatRequest, *, can_think: bool) -> ChatRequest:
 
 def _decode_template_arguments(body: ChatCompletionRequest) -> dict[str, Any]:
     arguments = dict(body.chat_template_kwargs or {})
+    check_plain(arguments, param="chat_template_kwargs")
     for name in arguments:
         if not name.isidentifier() or name in _RESERVED_TEMPLATE_ARGUMENTS:
             raise InvalidRequestError(f"'chat_template_kwargs' must not set '{name}'", param="chat_template_kwargs")
@@ -365,6 +367,7 @@ def decode_load(body: LoadModelRequest) -> LoadRequest:
     _check_model_id(body.model_id)
     count = 1 if body.instance_count is None else body.instance_count
     check_instance_count(count)
+    check_plain(body.options, param="options")
     params = body.default_params
     defaults = GenerationDefaults()
     if params is not None:

@@ -7,6 +7,7 @@ document, and the whole is bounded. Whether an engine can turn it into a grammar
 from collections.abc import Mapping
 from typing import Any
 
+from cardcage_dialect_openai.body import check_plain
 from cardcage_dialect_openai.wire.fields import is_int
 from cardcage_sdk.errors import InvalidSchemaError
 
@@ -39,9 +40,11 @@ def check_schema(schema: object, *, param: str) -> Mapping[str, Any]:
 
     Raises:
         InvalidSchemaError: Says where in the schema what is wrong.
+        InvalidRequestError: It is no JSON that could be handed on.
     """
     if not isinstance(schema, dict):
         raise InvalidSchemaError(f"'{param}' must be a JSON Schema object", param=param)
+    check_plain(schema, param=param)
     pending: list[tuple[object, str, int]] = [(schema, "#", 0)]
     seen = 0
     while pending:

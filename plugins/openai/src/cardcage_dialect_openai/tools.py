@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from cardcage_dialect_openai.body import parse_value
+from cardcage_dialect_openai.body import check_plain, parse_value
 from cardcage_dialect_openai.wire.chat import AllowedTools, ChatCompletionRequest, NamedToolChoice, Tool
 from cardcage_sdk.chat import ToolChoice, ToolSpec
 from cardcage_sdk.errors import InvalidRequestError, UnsupportedError
@@ -35,6 +35,7 @@ def _decode_tool(tool: Tool, param: str) -> ToolSpec:
         raise UnsupportedError(
             "tools", param=param, message=f"Tools of type '{tool.type}' are not supported; '{param}.function' is needed"
         )
+    check_plain(function.parameters, param=f"{param}.function.parameters")
     return ToolSpec(
         name=function.name,
         description=function.description,

@@ -11,7 +11,7 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from quart import Response
@@ -35,6 +35,7 @@ NumberedEvent: TypeAlias = tuple[int, ChatEvent]
 """An event with the number of the request that it belongs to."""
 
 
+@dataclass(frozen=True, slots=True)
 class Encoder:
     """Turns numbered events into chunks; made when the first event is there, since only then the model is known.
 
@@ -43,9 +44,8 @@ class Encoder:
         end: Chunks after the last event; raises where an answer is not whole.
     """
 
-    def __init__(self, feed: Callable[[int, ChatEvent], Sequence[Any]], end: Callable[[], Sequence[Any]]) -> None:
-        self.feed = feed
-        self.end = end
+    feed: Callable[[int, ChatEvent], Sequence[Any]]
+    end: Callable[[], Sequence[Any]]
 
 
 def new_id(prefix: str) -> str:
