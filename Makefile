@@ -4,14 +4,16 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-UV := $(BIN)/uv
+# The system's certificates are those that pip was told of too.
+UV := $(BIN)/uv --system-certs
 STAMPS := .stamps
 MEMBERS := sdk core $(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml platforms/*/pyproject.toml))
 BUILD_WHEEL := platforms/llamacpp/src/cardcage_platform_llamacpp/build_wheel.py
 # The clone's own data and models: a server that is already installed on this machine is not touched.
 DATA := $(CURDIR)/.cardcage
 STORE := $(DATA)/models
-PROMPT ?= What is the capital of France? Answer in one sentence.
+PROMPT ?= What is the capital of France?
+SYSTEM ?= Answer in one short sentence.
 
 export CARDCAGE_TEST_STORE ?= $(STORE)
 
@@ -19,10 +21,10 @@ export CARDCAGE_TEST_STORE ?= $(STORE)
 MAKEFLAGS += -j3
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env model minilm genai demo test check format wheels clean
+.PHONY: help env model minilm genai demo test test-heavy check format wheels clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '#'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '#'
 
 env: $(STAMPS)/env ## the environment .venv: llama.cpp wheel (built once), all members editable, tools
 
@@ -39,10 +41,17 @@ genai: model $(STAMPS)/genai-packages ## SmolLM2 as an onnxruntime-genai model i
 		--gguf "$(STORE)/llamacpp/cpu/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf"
 
 demo: env model ## everything from nothing to an answer on this CPU
-	@CARDCAGE_DATA_DIR="$(DATA)" CARDCAGE_STORE="$(STORE)" $(BIN)/cardcage run smollm2-135m "$(PROMPT)" --stats
+	@export CARDCAGE_CONFIG=/dev/null CARDCAGE_DATA_DIR="$(DATA)" CARDCAGE_STORE="$(STORE)" CARDCAGE_PORT=0; \
+	$(BIN)/cardcage serve > "$(DATA)/demo.log" 2>&1 & server=$$!; \
+	trap 'kill $$server 2> /dev/null; wait $$server 2> /dev/null' EXIT; \
+	until $(BIN)/cardcage ps > /dev/null 2>&1; do kill -0 $$server || { cat "$(DATA)/demo.log"; exit 1; }; sleep 0.1; done; \
+	$(BIN)/cardcage run smollm2-135m "$(PROMPT)" --system "$(SYSTEM)" --temperature 0 --stats
 
 test: env model minilm ## the normal test run
 	@$(BIN)/python -m pytest
+
+test-heavy: env model minilm ## what the normal run leaves out because it takes minutes
+	@CARDCAGE_HEAVY=1 $(BIN)/python -m pytest -m heavy
 
 check: env ## what CI checks before the tests
 	@$(BIN)/ruff check .

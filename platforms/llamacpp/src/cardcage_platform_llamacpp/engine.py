@@ -52,8 +52,8 @@ EMBEDDING_SEQUENCES = 16
 EMBEDDING_BATCH_TOKENS = 2048
 """Tokens embedded in one call at least where the model's context is longer; attention buffers grow with its square."""
 
-PAUSE_SECONDS = 1.0
-"""Between two steps, longer than any step takes that generates: the engine was idle, and so was the pacer's meter."""
+PAUSE_SECONDS = 0.1
+"""Between two steps: the engine had nothing to do, so what the pacer's meter shows of that time is not about it."""
 
 _PREPARED = 32
 
@@ -322,18 +322,19 @@ class LlamaCppEngine(BatchEngine):
     def step(self) -> Many[tuple[str, BatchOutput]]:
         """Advance everything that runs."""
         self._pace()
-        return self._embedding.step() if self._embeds else self._generation.step()
+        try:
+            return self._embedding.step() if self._embeds else self._generation.step()
+        finally:
+            self._stepped_at = time.monotonic()
 
     def _pace(self) -> None:
         """Let the pacer look, but not at a time in which we did nothing."""
         if not self._settings.yield_cores:
             return
-        now = time.monotonic()
-        if now - self._stepped_at > PAUSE_SECONDS:
+        if time.monotonic() - self._stepped_at > PAUSE_SECONDS:
             self._pacer.resume()
         elif self._pacer.look():
             self._context.set_threads(self._pacer.threads)
-        self._stepped_at = now
 
     def cancel(self, request_id: str, choice: int | None = None) -> None:
         """Forget a request, or one choice of it."""
