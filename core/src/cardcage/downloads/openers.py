@@ -119,13 +119,12 @@ class Openers:
                     total_bytes=_total_of(response),
                     etag=_strong_etag(response),
                     retry_after_seconds=_retry_after(response),
-                    chunks=response.aiter_raw(CHUNK_BYTES),
+                    chunks=_chunks(response, host),
                 )
         except httpx.TooManyRedirects as error:
             raise CorruptDownloadError(host, reason="the address is redirected without end") from error
         except httpx.HTTPError as error:
-            reason = str(error) or type(error).__name__
-            raise SourceUnavailableError(host, reason=f"the connection failed: {reason}") from error
+            raise _broken(host, error) from error
 
     @contextlib.asynccontextmanager
     async def _open_file(self, path: Path, start_byte: int) -> AsyncIterator[Opened]:
@@ -153,6 +152,19 @@ class Openers:
             )
         finally:
             file.close()
+
+
+async def _chunks(response: httpx.Response, host: str) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in response.aiter_raw():
+            yield chunk
+    except httpx.HTTPError as error:
+        raise _broken(host, error) from error
+
+
+def _broken(host: str, error: httpx.HTTPError) -> SourceUnavailableError:
+    reason = str(error) or type(error).__name__
+    return SourceUnavailableError(host, reason=f"the connection failed: {reason}")
 
 
 def local_path(url: str) -> Path:

@@ -34,6 +34,9 @@ PART_SUFFIX = ".part"
 
 ETAG_SUFFIX = ".etag"
 
+BLOCK_BYTES = 256 << 10
+BLOCK_SECONDS = 0.25
+
 log = structlog.get_logger("cardcage.downloads")
 
 
@@ -182,17 +185,39 @@ class Transfer:
                 await asyncio.to_thread(self._begin_anew, sink)
             self._check_total(opened)
             await asyncio.to_thread(self._write_etag, opened.etag)
-            limit = self.total_bytes
-            async for chunk in opened.chunks:
-                if limit is not None and sink.size + len(chunk) > limit:
-                    raise CorruptDownloadError(self._file.name, reason=f"more than {limit} bytes came")
-                await asyncio.to_thread(sink.write, chunk)
-                self.completed_bytes = sink.size
-                self._on_progress()
+            await self._receive(opened, sink)
         if self.total_bytes is not None and sink.size < self.total_bytes:
             raise SourceUnavailableError(
                 self._source, reason=f"'{self._file.name}' ended after {sink.size} of {self.total_bytes} bytes"
             )
+
+    async def _receive(self, opened: Opened, sink: _Sink) -> None:
+        """Write what comes, in blocks large enough to be worth a thread and small enough to show that something moves."""
+        limit = self.total_bytes
+        loop = asyncio.get_running_loop()
+        block = bytearray()
+        written_at = loop.time()
+        try:
+            async for chunk in opened.chunks:
+                if limit is not None and sink.size + len(block) + len(chunk) > limit:
+                    block.clear()
+                    raise CorruptDownloadError(self._file.name, reason=f"more than {limit} bytes came")
+                block += chunk
+                if len(block) >= BLOCK_BYTES or loop.time() - written_at >= BLOCK_SECONDS:
+                    await self._write(sink, block)
+                    written_at = loop.time()
+        except SourceUnavailableError:
+            # The connection broke; what came before is good.
+            await self._write(sink, block)
+            raise
+        await self._write(sink, block)
+
+    async def _write(self, sink: _Sink, block: bytearray) -> None:
+        content = bytes(block)
+        block.clear()
+        await asyncio.to_thread(sink.write, content)
+        self.completed_bytes = sink.size
+        self._on_progress()
 
     def _check_status(self, opened: Opened) -> None:
         name = self._file.name
