@@ -71,14 +71,14 @@ class Cage:
             )
         )
 
-    def store_model(self, name: str, size: str, kind: str = "scripted", **members: Any) -> None:
+    def store_model(self, name: str, size: str, platform: str = "scripted", **members: Any) -> None:
         """Put a model into the store."""
-        directory = self.directory / "store" / kind / "cpu" / f"{name}-{size}"
+        directory = self.directory / "store" / platform / "cpu" / f"{name}-{size}"
         directory.mkdir(parents=True)
-        file = directory / f"{name}.{kind}.json"
+        file = directory / f"{name}.{platform}.json"
         file.write_text(json.dumps(members), encoding="utf-8")
         (directory / "model.toml").write_text(
-            f'schema = 1\nname = "{name}"\nsize = "{size}"\nkind = "chat"\nplatform = "{kind}"\nchips = ["cpu"]\n'
+            f'schema = 1\nname = "{name}"\nsize = "{size}"\nkind = "chat"\nplatform = "{platform}"\nchips = ["cpu"]\n'
             f'[[files]]\nname = "{file.name}"\nsize_bytes = {file.stat().st_size}\n',
             encoding="utf-8",
         )

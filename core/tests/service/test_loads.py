@@ -384,3 +384,18 @@ async def test_an_interpreter_that_is_no_worker_is_named(make_cage, narrow, tmp_
     with pytest.raises(LoadFailedError, match=message):
         await cage.load("one", "narrow")
     assert cage.supervisor.workers == ()
+
+
+@pytest.mark.parametrize("end", ["unload", "stop"])
+async def test_an_end_in_the_middle_of_a_resize_leaves_no_worker(make_cage, narrow, tmp_path, end):
+    cage = make_cage(plugins=(narrow().plugin,))
+    gate = tmp_path / "gate"
+    gate.touch()
+    await cage.load("one", "narrow", options={"gate_file": str(gate)})
+    gate.unlink()
+    resize = asyncio.create_task(cage.service.resize("one", 3))
+    await cage.until(lambda: len(cage.pids("one")) == 2)
+    await (cage.service.unload("one") if end == "unload" else cage.service.stop())
+    with pytest.raises(DrainingError):
+        await resize
+    assert cage.supervisor.workers == ()

@@ -8,7 +8,15 @@ from contextlib import aclosing
 
 import pytest
 
-from cardcage_sdk.errors import BusyError, ModelAlreadyExistsError, ModelNotFoundError, OutOfMemoryError
+from cardcage.scheduling.plan import RestartPolicy
+from cardcage_sdk.errors import (
+    BusyError,
+    EngineCrashedError,
+    LoadFailedError,
+    ModelAlreadyExistsError,
+    ModelNotFoundError,
+    OutOfMemoryError,
+)
 from cardcage_sdk.service import LoadRequest
 
 
@@ -142,9 +150,26 @@ async def test_a_load_by_name_takes_the_room_of_idle_models_on_demand(make_cage,
     devices = (Device(chip="npu", kind="npu", memory_bytes=1000),)
     platform = narrow(name="narrow", host_bytes=0, device_bytes=600, devices=devices)
     cage = make_cage(plugins=(platform.plugin,))
-    cage.store_model("a", "1b", kind="narrow")
+    cage.store_model("a", "1b", platform="narrow")
     await use(cage, "a")
     await cage.load("mine", "narrow")
     assert ids(cage) == ["mine"]
     with pytest.raises(OutOfMemoryError):
         await use(cage, "a")
+
+
+async def test_a_failed_model_on_demand_is_loaded_anew_but_not_at_every_request(make_cage):
+    policy = RestartPolicy(max_crashes=1, window_seconds=0.3)
+    cage = make_cage(supervision={"restart": policy})
+    cage.store_model("frail", "1b", platform="faulty", kind="segfault", phase="prefill", trigger="die")
+    status = await cage.service.ensure_loaded("frail")
+    with pytest.raises(EngineCrashedError):
+        await cage.text(status.id, "die")
+    await cage.until(lambda: cage.service.model(status.id).state == "failed")
+    with pytest.raises(LoadFailedError):
+        await use(cage, "frail")
+    assert cage.supervisor.counters.started == 1
+    failed_at = cage.service._residency.get(status.id).pool.failed_at
+    await cage.until(lambda: asyncio.get_running_loop().time() > failed_at + policy.window_seconds)
+    assert await use(cage, "frail")
+    assert cage.supervisor.counters.started == 2

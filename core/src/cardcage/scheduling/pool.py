@@ -55,6 +55,7 @@ class Pool:
         seats: The seats of its workers, with the queue for them.
         requested_instances: What was asked for last; the pool may have had to settle for less.
         failure: Why the pool has failed, or None.
+        failed_at: Event-loop time in seconds at which it failed, or None.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Pool:
         self.seats = Seats(spec.model_id, places=places, settle=self._settle, on_change=on_change)
         self.requested_instances = 0
         self.failure: CardcageError | None = None
+        self.failed_at: float | None = None
         self._supervisor = supervisor
         self._admit = admit
         self._on_change = on_change
@@ -87,6 +89,7 @@ class Pool:
         self._closing: CardcageError | None = None
         self._crashed_at: list[float] = []
         self._change_lock = asyncio.Lock()
+        self._resizes: set[asyncio.Task[int]] = set()
         self._tasks = TaskSet(f"pool {spec.model_id}")
         self._log = structlog.get_logger("cardcage.pool").bind(model=spec.model_id)
         self._last_info: ModelInfo | None = None
@@ -157,13 +160,26 @@ class Pool:
             How many there are, or will be when those that are leaving have finished.
 
         Raises:
-            CardcageError: There is not one; the failure.
+            CardcageError: There is not one; the failure. Or the pool was closed meanwhile.
         """
+        work = asyncio.get_running_loop().create_task(self._resize(instances), name=f"resize {self.spec.model_id}")
+        self._resizes.add(work)
+        try:
+            return await work  # whoever cancels this cancels the work, and goes on when that has cleaned up
+        except asyncio.CancelledError:
+            asked = asyncio.current_task()
+            if self._closing is None or (asked is not None and asked.cancelling()):
+                raise
+            raise fresh_error(self._closing) from None
+        finally:
+            self._resizes.discard(work)
+
+    async def _resize(self, instances: int) -> int:
         async with self._change_lock:
             self._refuse_when_closing()
             self.requested_instances = instances
             if self.failure is not None:
-                self.failure = None
+                self.failure = self.failed_at = None
                 self._crashed_at.clear()
                 self.seats.reopen()
             self._wanted = instances
@@ -330,6 +346,7 @@ class Pool:
     def _fail(self, error: CardcageError) -> None:
         self._log.error("model failed", error=error.message)
         self.failure = error
+        self.failed_at = asyncio.get_running_loop().time()
         self.seats.close(error)
         self._on_change()
 
@@ -350,7 +367,11 @@ class Pool:
         """End all workers; requests that still run end with an error. Call `begin_closing` first, and wait for leases."""
         if self._closing is None:
             raise InternalError("a pool was closed that still takes requests")
-        # A replacement that is being loaded stops at once; nobody waits for it any more.
+        # Workers that are being loaded stop at once; nobody has a use for them any more.
+        for work in self._resizes:
+            work.cancel()
+        if self._resizes:
+            await asyncio.wait(set(self._resizes))
         await self._tasks.cancel()
         await self.seats.end()
         await asyncio.gather(*(worker.stop() for worker in self.workers))

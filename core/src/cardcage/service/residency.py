@@ -132,13 +132,18 @@ class Residency:
         self._refuse_when_over()
         keep_alive = self._config.scheduling.keep_alive_seconds if keep_alive_seconds is None else keep_alive_seconds
         resident = self._residents.get(name)
-        if resident is None:
-            artifact = await asyncio.to_thread(self._catalog.find, name)
+        artifact = None if resident is not None else await asyncio.to_thread(self._catalog.find, name)
+        if artifact is not None:
             resident = self._resident_of(artifact)
-            if resident is None:
-                # No await since the look-up, so that two requests for one model share one load.
-                request = LoadRequest(model_id=default_model_id(artifact), model_path=str(artifact.path))
-                resident = self._begin(request, is_pinned=False, is_trusted=True, keep_alive_seconds=keep_alive)
+        if resident is not None and self._may_try_anew(resident):
+            await asyncio.shield(self._begin_closing(resident))
+            return await self.ensure_loaded(name, keep_alive_seconds=keep_alive_seconds)
+        if resident is None and artifact is not None:
+            # No await since the look-up, so that two requests for one model share one load.
+            request = LoadRequest(model_id=default_model_id(artifact), model_path=str(artifact.path))
+            resident = self._begin(request, is_pinned=False, is_trusted=True, keep_alive_seconds=keep_alive)
+        if resident is None:
+            raise InternalError("neither a model nor its files were found, and nothing said so")
         if resident.closing is not None:
             raise DrainingError(f"Model '{resident.id}' is being unloaded")
         if keep_alive_seconds is not None:
@@ -150,6 +155,13 @@ class Residency:
             resident.held_until = asyncio.get_running_loop().time() + HOLD_SECONDS
             self.leave(resident)
         return resident
+
+    def _may_try_anew(self, resident: Resident) -> bool:
+        """A model on demand that has failed is loaded anew for a request, but not more often than its crashes are counted."""
+        pool, window = resident.pool, self._supervisor.settings.restart.window_seconds
+        if resident.is_pinned or resident.closing is not None or pool is None or pool.failed_at is None:
+            return False
+        return asyncio.get_running_loop().time() - pool.failed_at >= window
 
     def _resident_of(self, artifact: ModelArtifact) -> Resident | None:
         named = self._residents.get(default_model_id(artifact))
