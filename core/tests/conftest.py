@@ -143,3 +143,9 @@ def start_server(tmp_path: Path) -> Iterator[ServerStarter]:
     starter = ServerStarter(tmp_path)
     yield starter
     starter.stop_all()
+
+
+@pytest.fixture
+def run_command():
+    """The command line, as a process of its own."""
+    return command

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from cardcage.store import Migration, Schema
 from cardcage_sdk.dialect import Scope
-from cardcage_sdk.errors import ConfigError
+from cardcage_sdk.errors import CardcageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,11 +24,11 @@ __all__ = [
     "ACCESS_SCHEMA",
     "DEFAULT_SCOPES",
     "KEY_PREFIX",
+    "KeyChangeError",
     "KeyLookup",
     "KeyRecord",
     "KeyRing",
     "NewKey",
-    "UnknownKeyError",
     "parse_key",
 ]
 
@@ -69,8 +69,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,63}")
 _COLUMNS = "id, name, scopes, created_at, expires_at, revoked_at"
 
 
-class UnknownKeyError(ConfigError):
-    """No key that still works has this name or id."""
+class KeyChangeError(CardcageError):
+    """A key cannot be made or revoked as asked."""
+
+    code = "key_change"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,15 +163,16 @@ class KeyRing:
         """Make a key; returns when it is on the disk.
 
         Raises:
-            ConfigError: The name is not one, or a key that is not revoked has it; the expiry has passed.
+            KeyChangeError: The name is not one, or a key that is not revoked has it; the expiry has passed; no scope.
+            ConfigError, InternalError: The database cannot be used.
         """
         if not _NAME.fullmatch(name):
-            raise ConfigError(f"'{name}' is no name for a key: letters, digits, '.', '_', '@' and '-', at most 64")
+            raise KeyChangeError(f"'{name}' is no name for a key: letters, digits, '.', '_', '@' and '-', at most 64")
         now = self._clock()
         if expires_at is not None and expires_at <= now:
-            raise ConfigError("A key cannot expire before it is made")
+            raise KeyChangeError("A key cannot expire before it is made")
         if not scopes:
-            raise ConfigError("A key needs at least one scope")
+            raise KeyChangeError("A key needs at least one scope")
         key_id = secrets.token_hex(6)
         text = f"{KEY_PREFIX}_{key_id}_{secrets.token_urlsafe(SECRET_BYTES)}"
         record = KeyRecord(id=key_id, name=name, scopes=scopes, created_at=now, expires_at=expires_at)
@@ -183,7 +186,7 @@ class KeyRing:
         try:
             self._store.write_now(insert, durable=True)
         except sqlite3.IntegrityError as error:
-            raise ConfigError(
+            raise KeyChangeError(
                 f"There is a key named '{name}' already; revoke it first, or choose another name"
             ) from error
         return NewKey(record=record, text=text)
@@ -203,7 +206,7 @@ class KeyRing:
         """End a key; returns when that is on the disk. The row stays: access does not open with the last key.
 
         Raises:
-            UnknownKeyError: No key that is not revoked yet has this name or id.
+            KeyChangeError: No key that is not revoked yet has this name or id.
         """
         now = self._clock()
 
@@ -220,7 +223,7 @@ class KeyRing:
 
         revoked = self._store.write_now(update, durable=True) if self._store.exists else None
         if revoked is None:
-            raise UnknownKeyError(f"No key that still works has the name or id '{name_or_id}'")
+            raise KeyChangeError(f"No key that still works has the name or id '{name_or_id}'")
         return revoked
 
 
