@@ -76,8 +76,11 @@ async def test_an_exception_while_loading_has_the_runtimes_words(cage):
 
 
 async def test_memory_that_runs_out_while_loading_is_named(cage):
-    with pytest.raises(OutOfMemoryError):
+    with pytest.raises(OutOfMemoryError, match="bytes are needed") as caught:
         await load_faulty(cage, "faulty", kind="memory", phase="load", amount_bytes=32 << 20)
+    assert caught.value.required_bytes is not None
+    assert caught.value.required_bytes > 24 << 20
+    assert caught.value.free_bytes is not None
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -137,6 +137,15 @@ class Supervisor:
                     free_bytes=before.free_bytes,
                 ) from error
             raise
+        except OutOfMemoryError as error:
+            self.counters.failed_before_ready += 1
+            if error.required_bytes is not None:
+                raise
+            raise OutOfMemoryError(
+                f"{error.message} (about {spec.required_bytes} bytes are needed, {before.free_bytes} bytes were free)",
+                required_bytes=spec.required_bytes,
+                free_bytes=before.free_bytes,
+            ) from error
         except CardcageError:
             self.counters.failed_before_ready += 1
             raise
