@@ -18,7 +18,6 @@ HEAVY = {
     "cardcage.config",
     "cardcage.plugins",
     "cardcage.app",
-    "cardcage_sdk",
 }
 
 
