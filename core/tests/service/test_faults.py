@@ -159,6 +159,22 @@ async def test_a_cancel_that_is_not_heeded_costs_the_worker_not_the_client(make_
     assert cage.supervisor.counters.cancel_overdue == 1
 
 
+async def test_a_cancel_that_is_not_heeded_costs_no_other_client_its_answer(make_cage):
+    cage = make_cage()
+    answer = "word " * 200  # two seconds of it; the engine declares one for a cancel
+    await load_faulty(cage, "faulty", kind="hang", phase="prefill", trigger="hang", answer=answer, delay_seconds=0.01)
+    [before] = cage.pids("bad")
+    other = asyncio.create_task(cage.text("bad"))
+    await cage.until(lambda: cage.service.model("bad").running == 1)
+    leaving = asyncio.create_task(cage.events(cage.request("bad", "hang")))
+    await cage.until(lambda: cage.service.model("bad").running == 2)
+    leaving.cancel()
+    assert await other == answer
+    # Alone with the request that nobody waits for, the worker is ended.
+    await cage.until(lambda: cage.pids("bad") not in ([before], []))
+    assert cage.supervisor.counters.cancel_overdue == 1
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("phase", ["import", "load", "self_test", "prepare", "prefill", "decode"])
 async def test_noise_harms_nothing(cage, shape, phase):

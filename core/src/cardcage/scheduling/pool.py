@@ -78,7 +78,13 @@ class Pool:
         """
         self.spec = spec
         self.note: str | None = None
-        self.seats = Seats(spec.model_id, places=places, settle=self._settle, on_change=on_change)
+        self.seats = Seats(
+            spec.model_id,
+            places=places,
+            patience_seconds=supervisor.settings.hang_floor_seconds,
+            settle=self._settle,
+            on_change=on_change,
+        )
         self.requested_instances = 0
         self.failure: CardcageError | None = None
         self.failed_at: float | None = None

@@ -126,19 +126,27 @@ class Seats:
     """
 
     def __init__(
-        self, model: str, *, places: int, settle: Callable[[Member], None], on_change: Callable[[], None]
+        self,
+        model: str,
+        *,
+        places: int,
+        patience_seconds: float,
+        settle: Callable[[Member], None],
+        on_change: Callable[[], None],
     ) -> None:
         """Begin without seats.
 
         Args:
             model: Model id, for errors and logs.
             places: Waiting places.
+            patience_seconds: An engine that does not let go has so long where other requests run on it.
             settle: Called when a seat of a worker became free.
             on_change: Called after that.
         """
         self.members: dict[int, Member] = {}
         self.queue: RequestQueue[Lease] = RequestQueue(model, places=places)
         self._model = model
+        self._patience_seconds = patience_seconds
         self._settle = settle
         self._on_change = on_change
         self._over: CardcageError | None = None
@@ -250,10 +258,21 @@ class Seats:
             self._free(lease)
         elif not lease.is_seat_free:
             seconds = lease.member.cancel_seconds
-            lease.overdue = asyncio.get_running_loop().call_later(seconds, self._end_overdue, lease)
+            loop = asyncio.get_running_loop()
+            lease.overdue = loop.call_later(seconds, self._end_overdue, lease, loop.time())
 
-    def _end_overdue(self, lease: Lease) -> None:
-        worker, seconds = lease.member.worker, lease.member.cancel_seconds
+    def _end_overdue(self, lease: Lease, cancelled_at: float) -> None:
+        """End the worker of an engine that does not let go.
+
+        Where other requests run on it they would be ended too, so it then has as long as a silent worker has: a client that
+        leaves must not cost others their answers because one step of the engine takes long.
+        """
+        worker = lease.member.worker
+        loop = asyncio.get_running_loop()
+        seconds = loop.time() - cancelled_at
+        if lease.member.load > 1 and seconds < self._patience_seconds:
+            lease.overdue = loop.call_later(lease.member.cancel_seconds, self._end_overdue, lease, cancelled_at)
+            return
         self._log.error("engine did not let go", worker=worker.number, request=lease.request_id, seconds=seconds)
         worker.condemn(EndCause.CANCEL_OVERDUE, silent_seconds=seconds)
 
