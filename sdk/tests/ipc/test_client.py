@@ -27,7 +27,6 @@ from cardcage_sdk.ipc.frames import (
     encode_frame,
 )
 
-
 HELLO = Hello(contract=CONTRACT_VERSION, pid=1)
 
 
