@@ -53,7 +53,7 @@ def test_a_fault_of_the_client_is_never_a_5xx_and_one_of_ours_never_a_4xx(cls: t
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_clients_are_told_whether_to_repeat(cls: type[errors.CardcageError]) -> None:
     reply = error_reply(sample(cls))
-    if issubclass(cls, errors.BusyError):
+    if issubclass(cls, errors.BusyError | errors.SourceUnavailableError):
         assert reply.headers["retry-after"] == "3"
         assert "x-should-retry" not in reply.headers
     if issubclass(cls, errors.RequestError) and cls is not errors.RequestTimeoutError:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from typing import Any, Self
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 from serving import Server
 
@@ -87,6 +89,19 @@ def test_waiting_in_the_queue_pings_too(server: Server) -> None:
             lines = second.iter_raw()
             assert next(lines) == b": ping\n\n"
         server.until(lambda: counts(server, model) == (0, 0))
+
+
+@pytest.mark.heavy
+@pytest.mark.timeout(150)
+@pytest.mark.skipif(not os.environ.get("CARDCAGE_HEAVY"), reason="takes over a minute: set CARDCAGE_HEAVY=1")
+def test_answers_that_take_more_than_a_minute(server: Server) -> None:
+    """Quart's own limits are 60 seconds."""
+    with server.loaded(prefill_seconds=65, answer="at last") as model:
+        body = {"model": model, "messages": ASK}
+        with httpx.Client(timeout=120) as patient, server.held(body) as stream:
+            plain = patient.post(f"{server.url}/v1/chat/completions", json=body)
+            assert plain.json()["choices"][0]["message"]["content"] == "at last"
+            assert "data: [DONE]" in stream.read().decode()
 
 
 # --- several prompts ----------------------------------------------------------------------------------------------

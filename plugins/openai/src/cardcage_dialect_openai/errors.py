@@ -138,7 +138,7 @@ def error_reply(error: errors.CardcageError) -> Reply:
     headers: dict[str, str] = {}
     if row.is_final:
         headers["x-should-retry"] = "false"
-    if isinstance(error, errors.BusyError):
+    if isinstance(error, errors.BusyError | errors.SourceUnavailableError):
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_seconds or 1)))
     if isinstance(error, errors.MethodNotAllowedError) and error.allowed:
         headers["allow"] = ", ".join(error.allowed)
