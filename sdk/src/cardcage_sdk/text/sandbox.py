@@ -40,7 +40,7 @@ MAX_OUTPUT_CHARACTERS: Final = 64 * 1024 * 1024
 _MAX_ITERATIONS: Final = 2_000_000
 _MAX_SECONDS: Final = 5.0
 _MAX_NUMBER: Final = 1_000_000  # of what a text method or a filter is told to pad, repeat, indent or cut to
-_MAX_MADE: Final = 4 * MAX_OUTPUT_CHARACTERS  # characters and list items that operators and filters of one render make
+_MAX_MADE: Final = 4 * MAX_OUTPUT_CHARACTERS  # characters that operators and filters of one render make in memory
 _MAX_EXPONENT: Final = 64
 _WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(\d{5,}|\*)")
 
@@ -99,11 +99,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Refuse operations whose result has no measure."""
         if operator == "+" and _is_sized(left) and _is_sized(right):
-            self.spend_made(len(left) + len(right))
+            self.spend_made(_weight(left) + _weight(right))
         elif operator == "*":
             for sized, count in ((left, right), (right, left)):
                 if _is_sized(sized) and isinstance(count, int):
-                    self.spend_made(len(sized) * max(0, count))
+                    self.spend_made(_weight(sized) * max(0, count))
         elif operator == "**" and not (_is_small(left, _MAX_NUMBER) and _is_small(right, _MAX_EXPONENT)):
             raise LimitError("the template computes too large a number")
         elif operator == "%" and isinstance(left, str):
@@ -241,6 +241,11 @@ def _is_small(number: Any, limit: float) -> bool:
 
 def _is_sized(value: Any) -> bool:
     return isinstance(value, (str, list, tuple))
+
+
+def _weight(value: str | list[Any] | tuple[Any, ...]) -> int:
+    """Characters, or what list items weigh against them."""
+    return len(value) if isinstance(value, str) else 16 * len(value)
 
 
 def _check_format(template: str) -> None:

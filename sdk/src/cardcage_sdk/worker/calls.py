@@ -151,6 +151,8 @@ class CallDriver(Driver):
         send_prepared(self._context, request.id, outcome)
 
     def _run(self, call: _Call) -> None:
+        if call.is_cancelled:
+            return  # the client left while every thread was taken
         try:
             if isinstance(call.request, ChatRequest):
                 self._chat(call, call.request)
