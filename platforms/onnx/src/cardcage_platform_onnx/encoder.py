@@ -132,7 +132,13 @@ class EncoderEngine(BatchEngine):
         features = set()
         if self._task is Task.EMBED and (self._config.dimensions or self._config.any_dimensions):
             features.add(Feature.DIMENSIONS)
-        return replace(CAPABILITIES, tasks=frozenset({self._task}), features=frozenset(features), sampling=frozenset())
+        return replace(
+            CAPABILITIES,
+            tasks=frozenset({self._task}),
+            features=frozenset(features),
+            sampling=frozenset(),
+            max_choices=1,
+        )
 
     def _self_test(self, header: OnnxHeader) -> dict[str, object]:
         self._queue = JobQueue(self._batcher(max_rows=self._session.fixed_batch), self._encode)

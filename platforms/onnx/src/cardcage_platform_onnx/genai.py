@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from cardcage_platform_onnx.declared import CAPABILITIES
 from cardcage_platform_onnx.genai_model import GenaiModel, Generator, GrammarError, read_genai_config
 from cardcage_platform_onnx.guidance import Guidance, guidance_for
+from cardcage_platform_onnx.memory import give_back
 from cardcage_platform_onnx.prompting import Prompter
 from cardcage_platform_onnx.sampling import LogitAdjuster, search_options, token_logprob
 from cardcage_platform_onnx.threads import choose_threads
@@ -63,7 +64,7 @@ class Strand:
     Attributes:
         tokens: Prompt and answer so far.
         prompt_tokens: How many of them are the prompt.
-        computed: How many the generator has seen.
+        computed: How many of them the generator has seen while its prompt is computed.
         limit: Length at which the answer is cut.
     """
 
@@ -211,15 +212,21 @@ class GenaiEngine(BatchEngine):
 
     def step(self) -> Sequence[tuple[str, BatchOutput]]:
         """One chunk of the oldest prompt, and one token of every answer."""
+        outputs = self._advance()
+        if not self._running:
+            give_back()
+        return outputs
+
+    def _advance(self) -> list[tuple[str, BatchOutput]]:
         outputs: list[tuple[str, BatchOutput]] = []
+        turn = self._prefilling[0] if self._prefilling else None
         for sequence in list(self._running):
             if sequence not in self._running:
                 continue  # another choice of its request failed a moment ago
             try:
-                if sequence.computed < len(sequence.tokens) - (1 if sequence.answer_tokens else 0):
-                    if self._prefilling and self._prefilling[0] is sequence:
-                        outputs += self._prefill(sequence)
-                else:
+                if sequence is turn:
+                    outputs += self._prefill(sequence)
+                elif sequence not in self._prefilling:
                     outputs += self._generate(sequence)
             except CardcageError as error:
                 outputs = [pair for pair in outputs if pair[0] != sequence.request.id]
@@ -250,7 +257,6 @@ class GenaiEngine(BatchEngine):
                 generator.change(sequence.adjuster.apply(logits, sequence.tokens))
         token = generator.next()
         sequence.tokens.append(token)
-        sequence.computed = len(sequence.tokens)
         outputs: list[tuple[str, BatchOutput]] = []
         if token in self._config.end_tokens:
             return [self._finish(sequence, "stop")]
@@ -279,6 +285,8 @@ class GenaiEngine(BatchEngine):
 
         self._running = [sequence for sequence in self._running if not is_meant(sequence)]
         self._prefilling = deque(sequence for sequence in self._prefilling if not is_meant(sequence))
+        if not self._running:
+            give_back()
 
     def reasoning_ended(self, request_id: str, choice: int) -> None:
         """Let the grammar take hold: the runtime fixes it at a sequence's start, so the sequence is computed anew."""

@@ -1,4 +1,4 @@
-"""From what a request wants of its answer to a grammar that onnxruntime-genai enforces (llguidance). Pure."""
+"""From the form that an answer must have to a grammar that onnxruntime-genai enforces (llguidance). Pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from cardcage_sdk.errors import InvalidSchemaError
+from cardcage_sdk.text.grammar import answer_frame, forced_tools
 
 if TYPE_CHECKING:
-    from cardcage_sdk.chat import ChatRequest, ToolSpec
+    from cardcage_sdk.chat import ChatRequest
 
 __all__ = ["Guidance", "guidance_for"]
 
@@ -21,8 +22,8 @@ _COMPACT = {"whitespace_flexible": False}
 MAX_SCHEMA_CHARACTERS = 100_000
 MAX_SCHEMA_DEPTH = 32
 
-_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-_TAGS = {"hermes": ("<tool_call>\n", "\n</tool_call>"), "json": ("", "")}
+# Where several calls are allowed, small models go on calling until they are cut off.
+MAX_CALLS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +39,20 @@ def guidance_for(request: ChatRequest, *, tool_format: str | None) -> Guidance |
     """The grammar of a request, or None where its answer is free.
 
     Raises:
-        InvalidSchemaError: A schema is absurdly large or deep; whether it compiles is found out by the runtime.
+        InvalidRequestError: A tool call is demanded of a tool that is not there.
+        InvalidSchemaError: A schema is no object, or absurdly large or deep; whether it compiles is found out by the runtime.
     """
-    if request.tools and request.tool_choice.mode in {"required", "named"}:
-        tools = [tool for tool in request.tools if request.tool_choice.name in {None, tool.name}]
-        return _tool_calls(tools, tool_format or "json", parallel=request.parallel_tool_calls)
-    if request.response_format.kind == "json_object":
-        return Guidance("json_schema", _schema({"type": "object"}, "response_format"), "response_format")
-    if request.response_format.kind == "json_schema":
-        return Guidance(
-            "json_schema", _schema(request.response_format.schema or {}, "response_format"), "response_format"
-        )
-    return None
-
-
-def _tool_calls(tools: Sequence[ToolSpec], tool_format: str, *, parallel: bool) -> Guidance:
-    """One call, or several in the form with tags, each of one of the tools.
-
-    Every tool's schema stays a document of its own, so that its references mean what they say.
-    """
-    opening, closing = _TAGS[tool_format]
-    rules = []
-    for number, tool in enumerate(tools):
-        before = opening + '{"name": ' + json.dumps(tool.name) + ', "arguments": '
-        schema = _schema(tool.parameters or _NO_ARGUMENTS, "tools")
-        rules.append(f"call_{number}: {json.dumps(before)} %json {schema} {json.dumps('}' + closing)}")
-    call = " | ".join(f"call_{number}" for number in range(len(tools)))
-    more = f' ("\\n" ({call}))*' if parallel and opening else ""
-    return Guidance("lark_grammar", "\n".join([f"start: ({call}){more}", *rules, ""]), "tools")
+    frame = answer_frame(request)
+    if frame is None:
+        return None
+    param = "tools" if forced_tools(request) else "response_format"
+    schema = _schema(frame.schema, param)
+    # Models of the bare form write one call and nothing around it.
+    if not frame.opening or tool_format == "json":
+        return Guidance("json_schema", schema, param)
+    call = f"{json.dumps(frame.opening)} %json {schema} {json.dumps(frame.closing)}"
+    more = f' ("\\n" call){{0,{MAX_CALLS - 1}}}' if frame.may_repeat else ""
+    return Guidance("lark_grammar", f"start: call{more}\ncall: {call}\n", param)
 
 
 def _schema(schema: Mapping[str, Any], param: str) -> str:
