@@ -6,48 +6,17 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
+from board import GgufPlatform, NpuPlatform
 from hubs import Hub
 
 from cardcage.catalog import Catalog
 from cardcage.downloads import Downloads, RetryPolicy
-from cardcage_sdk.capabilities import Capabilities, Task
 from cardcage_sdk.library import PullProgress, PullRequest
-from cardcage_sdk.models import ModelArtifact
-from cardcage_sdk.platform import Device, MemoryEstimate, Platform, ProbeReport
 from cardcage_sources.huggingface import HuggingFaceSource
 from cardcage_sources.modelscope import ModelScopeSource
 from cardcage_sources.ollama import OllamaSource
 from cardcage_sources.pypi import PypiSource
 from cardcage_sources.url import UrlSource
-
-
-class GgufPlatform(Platform):
-    name = "gguf"
-    engine = "nowhere:Engine"
-    capabilities = Capabilities(tasks=frozenset({Task.CHAT}))
-    file_patterns = ("*.gguf",)
-
-    def probe(self) -> ProbeReport:
-        return ProbeReport.available(devices=(Device(chip="CPU", kind="cpu"),))
-
-    def claims(self, artifact: ModelArtifact) -> bool:
-        return any(file.name.endswith(".gguf") for file in artifact.files)
-
-    def estimate(self, artifact: ModelArtifact, options: object) -> MemoryEstimate:
-        return MemoryEstimate(device_bytes=0, host_bytes=artifact.size_bytes)
-
-
-class NpuPlatform(GgufPlatform):
-    """A board's platform, absent on this machine."""
-
-    name = "npu"
-    file_patterns = ("*.rkllm",)
-
-    def probe(self) -> ProbeReport:
-        return ProbeReport.unavailable("no NPU was found")
-
-    def claims(self, artifact: ModelArtifact) -> bool:
-        return any(file.name.endswith(".rkllm") for file in artifact.files)
 
 
 class Pulls:

@@ -197,7 +197,7 @@ async def test_both_hubs_are_asked_at_once_and_the_first_answer_counts(pulls: Pu
     gate = threading.Event()
     hubs["huggingface"].faults.append(Fault(path="/api/models", gate=gate))
     end = await run(pulls.library(), REPO)
-    assert end.source == f"modelscope:{REPO}"
+    assert end.source == f"modelscope:{REPO}:Q4_0"
     assert len(hubs["huggingface"].asked) == 1
     gate.set()
     assert only_model(pulls) == GGUF
@@ -207,13 +207,13 @@ async def test_both_hubs_are_asked_at_once_and_the_first_answer_counts(pulls: Pu
 async def test_the_hub_that_has_the_model_wins(pulls: Pulls, hubs: dict[str, Hub], has_it: str) -> None:
     hubs[has_it].repositories[REPO] = {FILE: GGUF}
     end = await run(pulls.library(), REPO)
-    assert end.source == f"{has_it}:{REPO}"
+    assert end.source == f"{has_it}:{REPO}:Q4_0"
 
 
 async def test_a_hub_that_fails_does_not_matter_where_the_other_answers(pulls: Pulls, hubs: dict[str, Hub]) -> None:
     hubs["modelscope"].repositories[REPO] = {FILE: GGUF}
     hubs["huggingface"].faults.append(Fault(path="/api/", status=500, times=3))
-    assert (await run(pulls.library(), REPO)).source == f"modelscope:{REPO}"
+    assert (await run(pulls.library(), REPO)).source == f"modelscope:{REPO}:Q4_0"
 
 
 async def test_no_hub_has_it(pulls: Pulls, hubs: dict[str, Hub]) -> None:

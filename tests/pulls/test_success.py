@@ -110,7 +110,7 @@ async def test_modelscope(pulls: Pulls, hubs: dict[str, Hub]) -> None:
     hubs["modelscope"].repositories[REPO] = {"talker-0.5b-q4_0.gguf": GGUF, "configuration.json": b"{}"}
     end = await run(pulls.library(), f"modelscope.cn/{REPO}")
     assert end.result is not None, end.error
-    assert end.result.source == f"modelscope:{REPO}"
+    assert end.result.source == f"modelscope:{REPO}:Q4_0"
     assert content_of(end, "talker-0.5b-q4_0.gguf") == GGUF
 
 

@@ -295,7 +295,7 @@ class Downloads(Library):
     def _plan(self, request: PullRequest, model: RemoteModel, choice: Choice) -> JobPlan:
         variant = choice.variant
         origin = f"{model.source}:{model.reference}"
-        if len(model.variants) > 1 and variant.label:
+        if variant.label:
             origin = f"{origin}:{variant.label}"
         naming = (
             Naming.chosen(request.name) if request.name is not None else Naming.of_source(variant.name, variant.size)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OpenAIDialect", "register_dialects"]
 
-_MANAGING_PATHS = {"/v1/models/load", "/v1/models/resize", "/v1/models/unload"}
+_READING_METHODS = {"GET", "HEAD", "OPTIONS"}
 
 
 class OpenAIDialect(Dialect):
@@ -32,7 +32,7 @@ class OpenAIDialect(Dialect):
 
     def required_scope(self, method: str, path: str) -> Scope:
         """Changing models needs a scope of its own; see `Dialect.required_scope`."""
-        if path in _MANAGING_PATHS:
+        if path.startswith("/v1/models/") and method not in _READING_METHODS:
             return Scope.MODELS_MANAGE
         return super().required_scope(method, path)
 

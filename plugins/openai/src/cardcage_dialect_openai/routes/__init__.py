@@ -4,6 +4,7 @@ from quart import Blueprint
 
 from cardcage_dialect_openai.routes.chat import add_chat_routes
 from cardcage_dialect_openai.routes.completions import add_completion_routes
+from cardcage_dialect_openai.routes.library import add_library_routes
 from cardcage_dialect_openai.routes.models import add_model_routes
 from cardcage_dialect_openai.routes.platforms import add_platform_routes
 from cardcage_dialect_openai.routes.vectors import add_vector_routes
@@ -20,5 +21,6 @@ def build_blueprint(service: Service, settings: Settings) -> Blueprint:
     add_completion_routes(blueprint, service, settings)
     add_vector_routes(blueprint, service, settings)
     add_model_routes(blueprint, service, settings)
+    add_library_routes(blueprint, service, settings)
     add_platform_routes(blueprint, service)
     return blueprint
