@@ -59,11 +59,13 @@ EMPTY = Piece("")
 
 
 def begun_length(text: str, needles: Iterable[str]) -> int:
-    """Length of the longest end of `text` that is the beginning, but not the whole, of one of `needles`."""
+    """Length of the longest end of `text` that is the beginning, but not the whole, of one of `needles` (none empty)."""
     longest = 0
     for needle in needles:
-        for length in range(min(len(text), len(needle) - 1), longest, -1):
-            if text.endswith(needle[:length]):
-                longest = length
+        start = text.find(needle[0], max(0, len(text) - len(needle) + 1))
+        while start >= 0:
+            if needle.startswith(text[start:]):
+                longest = max(longest, len(text) - start)
                 break
+            start = text.find(needle[0], start + 1)
     return longest

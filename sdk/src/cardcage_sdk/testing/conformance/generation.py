@@ -40,7 +40,8 @@ async def check_answer(subject: Subject) -> None:
     expect(finished.usage is not None, "Finished has no usage")
     usage = finished.usage
     assert usage is not None
-    expect(usage.prompt_tokens > 0, f"usage says {usage.prompt_tokens} prompt tokens")
+    # An engine need not know; the worker says 0 then. One that counts in prepare() has to count here, too.
+    expect(usage.prompt_tokens >= 0, f"usage says {usage.prompt_tokens} prompt tokens")
     expect(
         0 < usage.completion_tokens <= 24,
         f"usage says {usage.completion_tokens} completion tokens, asked for at most 24",
