@@ -121,3 +121,24 @@ def test_an_expiry_may_have_a_zone() -> None:
 def test_what_is_no_expiry(text: str) -> None:
     with pytest.raises(ValueError, match=r"neither|passed"):
         parse_expiry(text, now=NOW)
+
+
+def test_the_doctor_tells_of_keys_and_of_sockets_that_need_none(key, run_command, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f'[paths]\ndata_dir = "{tmp_path}/data"\n[[listen]]\naddress = "0.0.0.0"\nport = 0\n')
+
+    def findings() -> dict[str, tuple[str, str]]:
+        shown = run_command("doctor", "--json", "--config", str(file), check=False)
+        found = json.loads(shown.stdout)["findings"]
+        return {item["subject"]: (item["grade"], item["detail"]) for item in found if item["topic"] == "access"}
+
+    before = findings()
+    assert before["keys"] == ("ok", "0 of 0 work; requests need none")
+    assert before["0.0.0.0:0"][0] == "warning"
+    assert not (tmp_path / "data").exists()
+    key("create", "a")
+    assert findings() == {"keys": ("ok", "1 of 1 work; every request needs one")}
+    key("revoke", "a")
+    assert findings() == {"keys": ("warning", "0 of 1 work; every request needs one")}
+    (tmp_path / "data" / "cardcage.db").write_bytes(b"junk" * 1000)
+    assert findings()["keys"][0] == "fault"

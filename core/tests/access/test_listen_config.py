@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from cardcage.config import Config, load_config
+from cardcage.config import Config, ListenEntry, SecurityConfig, load_config
 from cardcage_sdk.errors import ConfigError
+
+PAGE = Path(__file__).parents[3] / "docs/reference/configuration.md"
 
 
 def load(tmp_path: Path, text: str, *, environ: dict[str, str] | None = None, **overrides: object) -> Config:
@@ -79,3 +82,9 @@ def test_a_stronger_layer_replaces_the_table(tmp_path: Path) -> None:
     assert [entry.label for entry in load(tmp_path, text, port=7).listeners] == ["127.0.0.1:7"]
     environ = {"CARDCAGE_HOST": "0.0.0.0"}
     assert [entry.label for entry in load(tmp_path, text, environ=environ).listeners] == ["0.0.0.0:9265"]
+
+
+@pytest.mark.parametrize(("heading", "table"), [("[[listen]]", ListenEntry), ("[security]", SecurityConfig)])
+def test_the_documentation_lists_exactly_the_keys(heading: str, table: type[ListenEntry | SecurityConfig]) -> None:
+    section = PAGE.read_text().partition(f"## `{heading}`")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(table.model_fields)

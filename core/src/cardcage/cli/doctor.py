@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from cardcage.access import ACCESS_SCHEMA, KeyRing
 from cardcage.catalog import Catalog, default_model_id
 from cardcage.cli.client import ServerClient, find_url
 from cardcage.cli.exits import FAILED, CommandError
@@ -14,6 +16,8 @@ from cardcage.cli.listing import probe_locally
 from cardcage.cli.output import print_json, print_table, stdout_console
 from cardcage.lock import read_holder
 from cardcage.plugins import PluginRegistry
+from cardcage.store import Store
+from cardcage_sdk.errors import CardcageError
 
 if TYPE_CHECKING:
     from cardcage.config import Config, ListenEntry
@@ -63,6 +67,7 @@ def examine(config: Config, url: str | None = None) -> list[Finding]:
     registry = PluginRegistry.discover(config, strict=False)
     return [
         *_configuration(config),
+        *_access(config),
         *_server(config, url),
         *_plugins(registry),
         *_platforms(registry),
@@ -94,17 +99,39 @@ def effective_values(config: Config) -> dict[str, dict[str, Any]]:
 
 def _configuration(config: Config) -> list[Finding]:
     file = str(config.file) if config.file else "no file; built-in values hold"
-    findings = [Finding(topic="configuration", subject="file", grade="ok", detail=file)]
+    return [Finding(topic="configuration", subject="file", grade="ok", detail=file)]
+
+
+def _access(config: Config) -> list[Finding]:
+    """Who may call: the keys, and the sockets that let everybody in."""
+    store = Store(config.data_dir, (ACCESS_SCHEMA,))
+    try:
+        records = KeyRing(store).list_now()
+    except CardcageError as error:
+        return [Finding(topic="access", subject="keys", grade="fault", detail=error.message)]
+    finally:
+        store.close()
+    now = time.time()
+    working = sum(record.state(now) == "active" for record in records)
+    is_required = bool(records) if config.security.require_keys is None else config.security.require_keys
+    rule = "every request needs one" if is_required else "requests need none"
+    findings = [
+        Finding(
+            topic="access",
+            subject="keys",
+            grade="warning" if is_required and not working else "ok",
+            detail=f"{working} of {len(records)} work; {rule}",
+        )
+    ]
     findings += [
         Finding(
-            topic="configuration",
+            topic="access",
             subject=entry.label,
             grade="warning",
             detail="reaches beyond this machine without requiring a key",
         )
         for entry in config.listeners
-        if not entry.is_local
-        and not (config.security.require_keys if entry.require_keys is None else entry.require_keys)
+        if not entry.is_local and not (is_required if entry.require_keys is None else entry.require_keys)
     ]
     return findings
 

@@ -66,7 +66,7 @@ class Store:
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run work that changes nothing, in the store's thread.
 
-        A caller that is cancelled leaves at once; the work runs to its end.
+        A caller that is cancelled leaves at once: work that has not begun is dropped, work that has runs to its end.
 
         Raises:
             ConfigError: The file cannot be opened: damaged, another program's, or written by a newer version.
