@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -128,3 +131,33 @@ async def test_memory_stays_bounded_over_large_batches(worker, kit) -> None:
     await vectors(worker, kit, *["word " * 200] * 16, *["word " * 20] * 200)
     after = (await worker.connection.ping()).rss_bytes
     assert after - before < 64 << 20
+
+
+async def test_the_fast_variant_is_near_and_says_that_it_is_not_exact(worker, kit, minilm, tmp_path) -> None:
+    """Made by this package's own command; under `exact` the same file would run each text alone."""
+    pytest.importorskip("onnx")
+    folder = tmp_path / "model"
+    shutil.copytree(minilm, folder)
+    command = [sys.executable, "-m", "cardcage_platform_onnx.quantize", str(folder)]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert made.returncode == 0, made.stderr
+    assert made.stdout.split() == [str(folder / "model_fast.onnx")]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "model.onnx",
+        "model.toml",
+        "model_fast.onnx",
+        "tokenizer.json",
+    ]
+    texts = [text for pair in PARAPHRASES for text in pair]
+    exact = await vectors(worker, kit, *texts)
+    async with kit.launch(folder, options={"variant": "fast"}) as fast:
+        assert fast.info.details["exact"] is False
+        assert fast.info.details["batches"] is True
+        near = np.sum(exact * await vectors(fast, kit, *texts), axis=1)
+        assert 0.95 < near.min() < 0.99999
+    async with kit.launch(folder, fields={"extra": {"pooling": "mean", "model_file": "model_fast.onnx"}}) as alone:
+        assert alone.info.details["exact"] is True
+        assert alone.info.details["batches"] is False
+        (single,) = await vectors(alone, kit, texts[0])
+        together = await vectors(alone, kit, *texts)
+        assert single.tobytes() == together[0].tobytes()

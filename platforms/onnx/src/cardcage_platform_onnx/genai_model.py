@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime_genai as og
 
 from cardcage_platform_onnx.guidance import Guidance
 from cardcage_platform_onnx.model_files import GENAI_CONFIG, read_json
@@ -86,6 +85,10 @@ class GenaiModel:
             OutOfMemoryError: It did not fit.
             LoadFailedError: Anything else, with the runtime's own words.
         """
+        # Not at the top: importing it changes the process's environment.
+        import onnxruntime_genai as og
+
+        self._runtime = og
         self._cache_bytes = cache_bytes
         og.disable_telemetry_events()
         session = {
@@ -132,12 +135,12 @@ class GenaiModel:
             GrammarError: The grammar does not compile.
         """
         share = has_bound and max_length * self._cache_bytes <= SHARED_CACHE_BYTES
-        parameters = og.GeneratorParams(self._model)
+        parameters = self._runtime.GeneratorParams(self._model)
         parameters.set_search_options(max_length=max_length, past_present_share_buffer=share, **options)
         try:
             if guidance is not None:
                 parameters.set_guidance(guidance.kind, guidance.data)
-            return Generator(og.Generator(self._model, parameters))
+            return Generator(self._runtime.Generator(self._model, parameters))
         except RuntimeError as error:
             if guidance is not None and "grammar" in str(error).lower():
                 raise GrammarError(str(error).removeprefix("Error creating grammar: ").strip()) from error
