@@ -18,7 +18,7 @@ BOARDS = Path(__file__).parents[1] / "boards.py"
 
 
 @contextmanager
-def hypercorn(home: Path, config: str = "") -> Iterator[tuple[str, Path]]:
+def hypercorn(home: Path, config: str = "", *, bind: str = "127.0.0.1:0") -> Iterator[tuple[str, Path]]:
     """A server with an access log that shows queries; yields its URL and its log."""
     home.mkdir()
     file, log_file = home / "config.toml", home / "log"
@@ -28,7 +28,7 @@ def hypercorn(home: Path, config: str = "") -> Iterator[tuple[str, Path]]:
         "-m",
         "hypercorn",
         "--bind",
-        "127.0.0.1:0",
+        bind,
         "--access-logfile",
         "-",
         "--error-logfile",
@@ -72,6 +72,13 @@ def test_keys_hosts_and_logs(tmp_path: Path, run_command) -> None:
     log = log_file.read_text()
     assert "ACCESS GET /probe/own?a=1" in log
     assert key.rpartition("_")[2] not in log
+
+
+def test_a_unix_socket_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "cage.sock"
+    with hypercorn(tmp_path / "home", bind=f"unix:{path}"):
+        with httpx.Client(transport=httpx.HTTPTransport(uds=str(path)), base_url="http://any.name") as client:
+            assert client.get("/v1/models").status_code == 200
 
 
 def test_a_socket_that_no_entry_stands_for_serves_nothing(tmp_path: Path) -> None:

@@ -137,9 +137,10 @@ class AccessPolicy:
         """
         listener = self._listeners.find(server)
         if listener is None:
-            if not self._accepts_other_sockets or server is None:
+            if not self._accepts_other_sockets:
                 raise ForbiddenError("No [[listen]] entry stands for the socket of this connection")
-            listener = Listener(entry=ListenEntry(), address=server[0], port=server[1])
+            address, port = server if server is not None and server[1] is not None else (None, None)
+            listener = Listener(entry=ListenEntry(), address=address, port=port)
         return Place(listener=listener, owners=self._owners_for(listener.entry.dialects))
 
     def check_reach(self, place: Place, *, path: str, host: str) -> None:
