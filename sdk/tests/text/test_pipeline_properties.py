@@ -82,6 +82,7 @@ def cut(data: bytes, points: list[int]) -> list[bytes]:
     parallel=False,
     starts_in_reasoning=False,
 )
+@example(text='{"name": "f", "arguments": "{}"}Hello', points=[], stop=["o"], parallel=False, starts_in_reasoning=False)
 def test_any_cut_gives_the_same_events(
     text: str, points: list[int], stop: list[str], parallel: bool, starts_in_reasoning: bool
 ) -> None:

@@ -99,7 +99,8 @@ async def test_death_under_a_request(platform: FaultyPlatform, model: Path, kind
 
 @pytest.mark.parametrize("phase", ["load", "self_test", "prepare", "prefill", "decode", "cancel", "close"])
 async def test_noise_disturbs_nothing(platform: FaultyPlatform, model: Path, phase: str) -> None:
-    async with launch(platform, model, options={"kind": "noise", "phase": phase}, load_options=SLOTS) as worker:
+    options = {"kind": "noise", "phase": phase, "delay_seconds": 0.005}
+    async with launch(platform, model, options=options, load_options=SLOTS) as worker:
         assert (await worker.connection.prepare(chat())).prompt_tokens == 5
         assert await collect(worker, chat()) == SCRIPT["answer"]
         stream = worker.connection.chat(chat(request_id="r2"))

@@ -180,6 +180,8 @@ class TextPipeline:
     def _end_early(self, piece: Piece, stop: str | None) -> list[ChatEvent]:
         self.is_finished = self.stop_found = True
         events = self._flush(piece)
+        if self._tools is not None and self._tools.is_done:
+            stop = None  # the one call that was allowed ended the answer before the stop string did
         return [*events, Finished(reason=self._reason("stop"), stop_sequence=stop, choice=self._choice)]
 
     def _finish(self, finished: Finished) -> list[ChatEvent]:
