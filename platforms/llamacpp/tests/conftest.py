@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
+import struct
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import pytest_asyncio
 
+from cardcage_platform_llamacpp import build_wheel
 from cardcage_platform_llamacpp.plugin import LlamaCppPlatform
 from cardcage_sdk.chat import ChatRequest, Message, Sampling, TextPart
 from cardcage_sdk.events import Finished, TextDelta, ToolCallDelta
@@ -192,3 +196,71 @@ class Kit:
 def kit() -> type[Kit]:
     """See `Kit`."""
     return Kit
+
+
+# --- an embedding model of random weights --------------------------------------------------------------------------
+
+BERT_WIDTH = 64
+BERT_WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+BERT_WORDS += [f"\u2581{word}" for word in ("cat", "dog", "the", "sits", "runs", "on", "mat")]
+
+
+def _array(kind: int, items: list[bytes]) -> bytes:
+    return struct.pack("<IIQ", 9, kind, len(items)) + b"".join(items)
+
+
+def write_bert(path: Path) -> None:
+    """The writer of the smoke model knows no arrays, so these come ready made."""
+    rng = random.Random(1)
+    heads, inner = 4, 128
+
+    def weights(*shape: int) -> tuple[tuple[int, ...], bytes]:
+        count = int(np.prod(shape))
+        return shape, struct.pack(f"<{count}f", *(rng.gauss(0, 0.3) for _ in range(count)))
+
+    tensors = {
+        "token_embd.weight": weights(BERT_WIDTH, len(BERT_WORDS)),
+        "position_embd.weight": weights(BERT_WIDTH, 64),
+        "token_types.weight": weights(BERT_WIDTH, 2),
+        "token_embd_norm.weight": weights(BERT_WIDTH),
+        "token_embd_norm.bias": weights(BERT_WIDTH),
+    }
+    square = (BERT_WIDTH, BERT_WIDTH)
+    shapes = dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_output"), square)
+    for name, shape in {**shapes, "ffn_up": (BERT_WIDTH, inner), "ffn_down": (inner, BERT_WIDTH)}.items():
+        tensors[f"blk.0.{name}.weight"] = weights(*shape)
+        tensors[f"blk.0.{name}.bias"] = weights(shape[1])
+    for name in ("attn_output_norm", "layer_output_norm"):
+        tensors[f"blk.0.{name}.weight"] = weights(BERT_WIDTH)
+        tensors[f"blk.0.{name}.bias"] = weights(BERT_WIDTH)
+
+    class Raw(bytes):
+        pass
+
+    metadata: dict[str, object] = {
+        "general.architecture": "bert",
+        "bert.context_length": 64, "bert.embedding_length": BERT_WIDTH, "bert.feed_forward_length": inner,
+        "bert.block_count": 1, "bert.attention.head_count": heads, "bert.attention.layer_norm_epsilon": 1e-12,
+        "bert.attention.causal": False, "bert.pooling_type": 1,
+        "tokenizer.ggml.model": "bert", "tokenizer.ggml.token_type_count": 2,
+        "tokenizer.ggml.bos_token_id": 2, "tokenizer.ggml.cls_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 3, "tokenizer.ggml.seperator_token_id": 3,
+        "tokenizer.ggml.unknown_token_id": 1, "tokenizer.ggml.padding_token_id": 0, "tokenizer.ggml.mask_token_id": 4,
+        "tokenizer.ggml.tokens": Raw(_array(8, [build_wheel._string(word) for word in BERT_WORDS])),
+        "tokenizer.ggml.token_type": Raw(_array(5, [struct.pack("<i", 3 if word[0] == "[" else 1) for word in BERT_WORDS])),
+    }  # fmt: skip
+    original = build_wheel._value
+    try:
+        build_wheel._value = lambda value: bytes(value) if isinstance(value, Raw) else original(value)
+        build_wheel.write_gguf(path, metadata, [(name, 0, shape, data) for name, (shape, data) in tensors.items()])
+    finally:
+        build_wheel._value = original
+
+
+@pytest.fixture(scope="session")
+def bert_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not PLATFORM.probe().is_available:
+        missing(PLATFORM.probe().reason)
+    path = tmp_path_factory.mktemp("bert") / "bert.gguf"
+    write_bert(path)
+    return path

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import pytest_asyncio
 
-from cardcage_platform_llamacpp import build_wheel
 from cardcage_sdk.embeddings import EmbedRequest, EmbedResult
 from cardcage_sdk.errors import ContextLengthExceededError, InvalidRequestError, UnsupportedError
 
@@ -22,82 +20,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 
 WIDTH = 64
-WORDS = [
-    "[PAD]",
-    "[UNK]",
-    "[CLS]",
-    "[SEP]",
-    "[MASK]",
-    "\u2581cat",
-    "\u2581dog",
-    "\u2581the",
-    "\u2581sits",
-    "\u2581runs",
-    "\u2581on",
-    "\u2581mat",
-]
-
-
-def _array(kind: int, items: list[bytes]) -> bytes:
-    return struct.pack("<IIQ", 9, kind, len(items)) + b"".join(items)
-
-
-def write_bert(path: Path) -> None:
-    """The writer of the smoke model knows no arrays, so these come ready made."""
-    rng = random.Random(1)
-    heads, inner = 4, 128
-
-    def weights(*shape: int) -> tuple[tuple[int, ...], bytes]:
-        count = int(np.prod(shape))
-        return shape, struct.pack(f"<{count}f", *(rng.gauss(0, 0.3) for _ in range(count)))
-
-    tensors = {
-        "token_embd.weight": weights(WIDTH, len(WORDS)),
-        "position_embd.weight": weights(WIDTH, 64),
-        "token_types.weight": weights(WIDTH, 2),
-        "token_embd_norm.weight": weights(WIDTH),
-        "token_embd_norm.bias": weights(WIDTH),
-    }
-    for name, shape in {
-        "attn_q": (WIDTH, WIDTH), "attn_k": (WIDTH, WIDTH), "attn_v": (WIDTH, WIDTH), "attn_output": (WIDTH, WIDTH),
-        "ffn_up": (WIDTH, inner), "ffn_down": (inner, WIDTH),
-    }.items():  # fmt: skip
-        tensors[f"blk.0.{name}.weight"] = weights(*shape)
-        tensors[f"blk.0.{name}.bias"] = weights(shape[1])
-    for name in ("attn_output_norm", "layer_output_norm"):
-        tensors[f"blk.0.{name}.weight"] = weights(WIDTH)
-        tensors[f"blk.0.{name}.bias"] = weights(WIDTH)
-
-    class Raw(bytes):
-        pass
-
-    metadata: dict[str, object] = {
-        "general.architecture": "bert",
-        "bert.context_length": 64, "bert.embedding_length": WIDTH, "bert.feed_forward_length": inner,
-        "bert.block_count": 1, "bert.attention.head_count": heads, "bert.attention.layer_norm_epsilon": 1e-12,
-        "bert.attention.causal": False, "bert.pooling_type": 1,
-        "tokenizer.ggml.model": "bert", "tokenizer.ggml.token_type_count": 2,
-        "tokenizer.ggml.bos_token_id": 2, "tokenizer.ggml.cls_token_id": 2,
-        "tokenizer.ggml.eos_token_id": 3, "tokenizer.ggml.seperator_token_id": 3,
-        "tokenizer.ggml.unknown_token_id": 1, "tokenizer.ggml.padding_token_id": 0, "tokenizer.ggml.mask_token_id": 4,
-        "tokenizer.ggml.tokens": Raw(_array(8, [build_wheel._string(word) for word in WORDS])),
-        "tokenizer.ggml.token_type": Raw(_array(5, [struct.pack("<i", 3 if word[0] == "[" else 1) for word in WORDS])),
-    }  # fmt: skip
-    original = build_wheel._value
-    try:
-        build_wheel._value = lambda value: bytes(value) if isinstance(value, Raw) else original(value)
-        build_wheel.write_gguf(path, metadata, [(name, 0, shape, data) for name, (shape, data) in tensors.items()])
-    finally:
-        build_wheel._value = original
-
-
-@pytest.fixture(scope="module")
-def bert_path(kit, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if not kit.platform.probe().is_available:
-        kit.missing(kit.platform.probe().reason)
-    path = tmp_path_factory.mktemp("bert") / "bert.gguf"
-    write_bert(path)
-    return path
+"""Of the model in `conftest`."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

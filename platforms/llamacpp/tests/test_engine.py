@@ -8,6 +8,7 @@ import math
 import time
 from typing import Any
 
+import jsonschema
 import pytest
 
 from cardcage_sdk.chat import Message, ResponseFormat, TextPart, ToolChoice, ToolSpec
@@ -204,6 +205,50 @@ async def test_schema_object_and_grammar_bind_the_answer(worker) -> None:
     assert choice.finished().reason == "stop"
 
 
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "enum": {"enum": ["red", "green", 3]},
+    "array": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 3},
+    "string": {"type": "string", "minLength": 2, "maxLength": 5},
+    "pattern": {"type": "string", "pattern": "^[a-c]{2,4}$"},
+    "union": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+    "optional": {
+        "type": "object",
+        "properties": {"a": {"type": "boolean"}, "b": {"enum": [1, 2]}},
+        "required": ["b"],
+        "additionalProperties": False,
+    },
+    "nested": {
+        "type": "object",
+        "properties": {"p": {"type": "object", "properties": {"q": {"const": 5}}, "required": ["q"]}},
+        "required": ["p"],
+    },
+    "references": {
+        "$defs": {"color": {"enum": ["red", "blue"]}},
+        "type": "object",
+        "properties": {"x": {"$ref": "#/$defs/color"}, "y": {"$ref": "#/$defs/color"}},
+        "required": ["x", "y"],
+    },
+}
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+async def test_a_hot_answer_still_keeps_to_its_schema(worker, name) -> None:
+    """At a temperature where nothing but the grammar holds the model."""
+    answers = await asyncio.gather(
+        *(
+            worker.ask(
+                "Say something.",
+                response_format=ResponseFormat(kind="json_schema", schema=SCHEMAS[name]),
+                sampling={"max_tokens": 120, "temperature": 2.0, "top_p": 1.0, "min_p": 0.0},
+            )
+            for _ in range(3)
+        )
+    )
+    for answer in answers:
+        assert answer.finished().reason == "stop", answer.text()
+        jsonschema.validate(json.loads(answer.text()), SCHEMAS[name])
+
+
 @pytest.mark.parametrize(
     "grammar",
     [
@@ -295,6 +340,22 @@ async def test_reused_prefix_gives_the_same_answer(worker) -> None:
     reused = await worker.ask("", prompt=prompt, sampling={"max_tokens": 3})
     assert reused.finished().usage.cached_tokens > 300
     assert reused.text() == plain.text()
+
+
+async def test_a_short_prefix_of_a_busy_slot_is_copied_and_right(worker, kit) -> None:
+    """A stream that is mostly empty is copied by its state, not by its buffer: another way to the same end."""
+    beginning = "Rivers rise in mountains, and run through valleys and plains into lakes and seas. " * 4
+    prompt = beginning + "The capital of Japan is"
+    plain = await worker.ask("", prompt=prompt, reuse_prefix=False, sampling={"max_tokens": 3})
+    busy = kit.chat(
+        "", prompt=beginning + "Trees", reuse_prefix=False, sampling={"max_tokens": 80, "logit_bias": {2: -100.0}}
+    )
+    running = asyncio.ensure_future(worker.run(busy))
+    copied = await worker.ask("", prompt=prompt, sampling={"max_tokens": 3})
+    assert not running.done()
+    assert copied.finished().usage.cached_tokens >= 60
+    assert copied.text() == plain.text()
+    await running
 
 
 async def test_a_long_prompt_does_not_hold_up_a_reader(worker, kit) -> None:

@@ -108,7 +108,7 @@ async def test_a_full_shared_cache_fails_one_request_not_the_worker(tmp_path: Pa
 
 
 @pytest.mark.model
-async def test_a_damaged_prompt_cache_cannot_leak_between_requests(tmp_path: Path, kit, model_path) -> None:
+async def test_one_slot_does_not_leak_between_requests(tmp_path: Path, kit, model_path) -> None:
     """Requests that come and go in a single slot answer as if each were alone."""
     async with kit.running_worker(tmp_path / "log") as worker:
         await kit.load(worker, kit.artifact_of(model_path), slots=1)

@@ -300,10 +300,23 @@ class Context:
         pointer = lib.llama_get_embeddings_seq(self.handle, sequence)
         return np.ctypeslib.as_array(pointer, (self.model.embedding_width,)).copy() if pointer else None
 
-    def copy_sequence(self, source: int, target: int) -> None:
-        """Copy a whole sequence over another. Between streams llama.cpp aborts on anything but the whole."""
+    def copy_sequence(self, source: int, target: int, *, held_tokens: int) -> None:
+        """Copy a whole sequence over another; between streams llama.cpp aborts on anything but the whole.
+
+        Its own copy moves the stream's whole buffer, used or not (35 ms for 8,192 tokens of SmolLM2), saving and restoring
+        the state only what is used, but five times slower (23 us a token): so the fuller stream takes the first way.
+        """
         lib.llama_memory_seq_rm(self._memory, target, -1, -1)
+        if held_tokens * 5 < self.context_tokens_per_sequence and self._copy_state(source, target):
+            return
         lib.llama_memory_seq_cp(self._memory, source, target, -1, -1)
+
+    def _copy_state(self, source: int, target: int) -> bool:
+        size = int(lib.llama_state_seq_get_size(self.handle, source))
+        buffer: npt.NDArray[np.uint8] = np.empty(size, dtype=np.uint8)
+        pointer = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        written = int(lib.llama_state_seq_get_data(self.handle, pointer, size, source))
+        return bool(written and lib.llama_state_seq_set_data(self.handle, pointer, written, target))
 
     def cut_sequence(self, sequence: int, length: int) -> bool:
         """Forget what a sequence holds from position `length` on; False where its state cannot be cut there."""

@@ -149,7 +149,9 @@ class LlamaCppEngine(BatchEngine):
         self._generation = GenerationLoop(
             self._context,
             model.vocabulary,
-            slots=SlotTable(self._max_slots, can_reuse=not model.has_recurrent_state),
+            slots=SlotTable(
+                self._max_slots, can_reuse=not model.has_recurrent_state, context_tokens=self._context_tokens
+            ),
             context_tokens=self._context_tokens,
             batch_tokens=batch_tokens,
             prefill_chunk_tokens=settings.prefill_chunk_tokens,

@@ -153,7 +153,9 @@ class GenerationLoop:
                 continue
             keep = placement.keep
             if placement.source is not None:
-                self._context.copy_sequence(placement.source.index, placement.slot.index)
+                self._context.copy_sequence(
+                    placement.source.index, placement.slot.index, held_tokens=len(placement.source.held)
+                )
             if not self._context.cut_sequence(placement.slot.index, keep):
                 self._context.cut_sequence(placement.slot.index, 0)
                 keep = 0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from cardcage_platform_llamacpp.grammars import JSON_OBJECT, schema_grammar, tool_grammar
 from cardcage_sdk.errors import InvalidRequestError, InvalidSchemaError
+from cardcage_sdk.text.grammar import forced_tools
 from cardcage_sdk.text.template import CHATML, ChatTemplate, find_reasoning_tags, opens_reasoning
 from cardcage_sdk.text.toolcalls import CALL_CLOSE, CALL_OPEN
 
@@ -163,16 +164,11 @@ class Prompter:
         return tokens
 
     def _grammar(self, request: ChatRequest) -> str | None:
-        choice = request.tool_choice
-        if choice.mode in {"required", "named"}:
-            tools = [tool for tool in request.tools if choice.mode == "required" or tool.name == choice.name]
-            if not tools:
-                raise InvalidRequestError("tool_choice names a tool that is not among the tools", param="tool_choice")
+        if tools := forced_tools(request):
             if self.tool_format == "json":
                 return tool_grammar(tools, opening="", closing="", parallel=False)
-            return tool_grammar(
-                tools, opening=f"{CALL_OPEN}\n", closing=f"\n{CALL_CLOSE}", parallel=request.parallel_tool_calls
-            )
+            several = request.parallel_tool_calls and request.tool_choice.mode == "required"
+            return tool_grammar(tools, opening=f"{CALL_OPEN}\n", closing=f"\n{CALL_CLOSE}", parallel=several)
         form = request.response_format
         if form.kind == "json_object":
             return JSON_OBJECT

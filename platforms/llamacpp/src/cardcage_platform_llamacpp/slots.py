@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Occupant", "Placement", "Slot", "SlotTable", "common_prefix"]
 
 MIN_COPY_GAIN = 32
-"""Tokens that a copy must save over what the slot holds already."""
+"""Tokens that a copy must save over what the slot holds already; more for long contexts, whose copy costs more."""
 
 MIN_WAIT_GAIN = 48
 """Tokens that waiting for another's prefill must save over what is computed now."""
@@ -85,17 +85,17 @@ class Placement:
 class SlotTable:
     """All slots of a context."""
 
-    def __init__(self, count: int, *, can_reuse: bool, can_copy: bool = True) -> None:
+    def __init__(self, count: int, *, can_reuse: bool, context_tokens: int = 0) -> None:
         """Start empty.
 
         Args:
             count: Number of slots.
             can_reuse: False for models whose state cannot be cut at a token.
-            can_copy: False where copying between slots is not possible.
+            context_tokens: Length of each slot's stream.
         """
         self.slots = [Slot(index) for index in range(count)]
         self._can_reuse = can_reuse
-        self._can_copy = can_copy
+        self._min_copy_gain = max(MIN_COPY_GAIN, context_tokens // 256)
         self._clock = 0
 
     @property
@@ -128,7 +128,7 @@ class SlotTable:
         if prefixes[home.index] * 2 < len(home.held):
             home = min(candidates, key=_age)
         keep = prefixes[home.index]
-        if self._can_copy and best is not home and prefixes[best.index] - keep >= MIN_COPY_GAIN:
+        if best is not home and prefixes[best.index] - keep >= self._min_copy_gain:
             return Placement(home, keep=prefixes[best.index], source=best)
         return Placement(home, keep=keep)
 
