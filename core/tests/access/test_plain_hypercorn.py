@@ -71,7 +71,7 @@ def test_keys_hosts_and_logs(tmp_path: Path, run_command) -> None:
         assert client.get("/v1/models", headers={"Host": "evil.example", "x-api-key": key}).status_code == 403
     log = log_file.read_text()
     assert "ACCESS GET /probe/own?a=1" in log
-    assert key.rpartition("_")[2] not in log
+    assert key[-43:] not in log
 
 
 def test_a_unix_socket_of_its_own(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_what_is_no_way_to_show_a_key(closed, headers: dict[str, str]) -> None:
 def test_no_key_ever_reaches_a_log(start_server) -> None:
     server = start_server('[server]\nport = 0\nlog_level = "trace"\n')
     key = server.make_key("secret", "--scope", "all")
-    secret = key.rpartition("_")[2]
+    secret = key[-43:]
     with server.client() as client:
         for path in ("/v1/models", "/probe/own", "/nothing", "/v1/chat/completions", "/probe/broken"):
             assert client.get(f"{path}?api_key={key}").status_code in {200, 404, 405, 500}
