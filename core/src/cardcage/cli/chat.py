@@ -8,6 +8,7 @@ from cardcage.cli.background import connect_or_start
 from cardcage.cli.conversation import Conversation, ask, print_stats
 from cardcage.cli.interactive import converse
 from cardcage.cli.output import print_json
+from cardcage.cli.pulling import ensure_present
 from cardcage.cli.usage import ModelUse
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def run(
         KeyboardInterrupt: Ctrl+C stopped the one answer; what came of it is printed.
     """
     client = connect_or_start(config, url, config_file=config_file)
+    model = ensure_present(client, config, model, platform=platform)
     use = ModelUse(client, config, model, platform=platform, load_seconds=config.server.load_timeout_seconds)
     with use:
         conversation.model = str(use.model["id"])

@@ -6,6 +6,7 @@ import json
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import httpx
 
@@ -21,6 +22,8 @@ __all__ = ["ServerClient", "find_url"]
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 30.0
+OFFERS_SECONDS = 240.0
+"""Sources may be slow; each has its own limit, and they are asked at once."""
 UNIX_SCHEME = "http+unix://"
 
 
@@ -105,6 +108,34 @@ class ServerClient:
         """Installed platforms, as `/v1/platforms` lists them."""
         return list(self._get("/v1/platforms").get("platforms", []))
 
+    def available(self) -> list[dict[str, Any]]:
+        """Models of the store, as `/v1/models/available` lists them."""
+        return list(self._get("/v1/models/available").get("data", []))
+
+    def find_available(self, name: str) -> dict[str, Any]:
+        """One model of the store, by any name.
+
+        Raises:
+            CommandError: `code` is `model_not_found` where there is none, or several.
+        """
+        return self._get(f"/v1/models/available/{quote(name, safe='/:')}")
+
+    def offers(self) -> dict[str, Any]:
+        """What the sources list of themselves, under `data`, and under `errors` why others do not."""
+        return self._get("/v1/models/offers", timeout_seconds=OFFERS_SECONDS)
+
+    def delete(self, path: str) -> dict[str, Any]:
+        """Delete what a path stands for.
+
+        Raises:
+            CommandError: Refused, failed, or nobody answers.
+        """
+        with self._errors():
+            response = self._http.delete(path)
+            if response.is_error:
+                _raise(response)
+            return _object(response)
+
     def post(self, path: str, body: Mapping[str, Any], *, timeout_seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
         """Post a JSON body and return the JSON answer.
 
@@ -138,13 +169,14 @@ class ServerClient:
                     return
                 event = json.loads(text)
                 if "error" in event:
-                    raise CommandError(_message(event["error"]))
+                    raise _refusal(event["error"])
                 yield event
         raise CommandError("the answer broke off: the server ended the stream without saying that it was done")
 
-    def _get(self, path: str) -> dict[str, Any]:
+    def _get(self, path: str, *, timeout_seconds: float = ANSWER_SECONDS) -> dict[str, Any]:
         with self._errors():
-            response = self._http.get(path)
+            timeout = httpx.Timeout(timeout_seconds, connect=CONNECT_SECONDS)
+            response = self._http.get(path, timeout=timeout)
             if response.is_error:
                 _raise(response)
             return _object(response)
@@ -169,13 +201,14 @@ def _raise(response: httpx.Response) -> None:
         error = response.json()["error"]
     except (ValueError, KeyError, TypeError):
         error = f"the server answered {response.status_code} {response.reason_phrase} to {response.request.url.path}"
-    raise CommandError(_message(error))
+    raise _refusal(error)
 
 
-def _message(error: object) -> str:
+def _refusal(error: object) -> CommandError:
     if isinstance(error, dict):
-        return str(error.get("message") or error)
-    return str(error)
+        code = error.get("code")
+        return CommandError(str(error.get("message") or error), code=str(code) if code else None)
+    return CommandError(str(error))
 
 
 def _object(response: httpx.Response) -> dict[str, Any]:

@@ -22,8 +22,10 @@ class CommandError(Exception):
 
     Attributes:
         exit_code: One of this module's.
+        code: The server's own name of the error, where it told one.
     """
 
-    def __init__(self, message: str, *, exit_code: int = FAILED) -> None:
+    def __init__(self, message: str, *, exit_code: int = FAILED, code: str | None = None) -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.code = code

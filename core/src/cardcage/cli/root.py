@@ -10,37 +10,23 @@ import typer
 
 from cardcage.cli import keys
 from cardcage.cli.exits import CONFIGURATION, FAILED, OCCUPIED, CommandError
+from cardcage.cli.models import add_model_commands, complete_stored
+from cardcage.cli.options import EPILOG, ConfigOption, JsonOption, PlatformOption, PluginOption, UrlOption
 
 if TYPE_CHECKING:
     from cardcage.config import Config
 
 __all__ = ["app", "run_command_line"]
 
-EPILOG = (
-    "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 no server answers, 4 wrong configuration or plugins, "
-    "5 port or data directory in use."
-)
-
 app = typer.Typer(
     name="cardcage",
     help="A local model server whose every hardware backend and API is a plugin.",
     epilog=EPILOG,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
 app.add_typer(keys.app, name="key")
-
-ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file.", show_default=False)]
-UrlOption = Annotated[str | None, typer.Option("--url", help="The server, if not this machine's.", show_default=False)]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-PluginOption = Annotated[
-    list[Path] | None, typer.Option("--plugin", help="Source file of an unpackaged plugin; may be repeated.")
-]
-PlatformOption = Annotated[
-    str | None, typer.Option("--platform", "-p", help="PLATFORM or PLATFORM/CHIP, to choose between variants.")
-]
 
 
 def run_command_line() -> None:
@@ -153,7 +139,13 @@ def serve(
 
 @app.command(epilog=EPILOG)
 def run(
-    model: Annotated[str, typer.Argument(help="A loaded model's id, a name of the store (NAME[:SIZE]) or a path.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="A loaded model's id, a name of the store (NAME[:SIZE]), a path, or what 'pull' takes.",
+            autocompletion=complete_stored,
+        ),
+    ],
     prompt: Annotated[
         str | None, typer.Argument(help="The question; without it, a conversation or standard input.")
     ] = None,
@@ -168,7 +160,7 @@ def run(
     url: UrlOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask a model. Starts a server and loads the model if need be; unloads only what a run loaded and nobody else uses."""
+    """Ask a model. Starts a server, fetches and loads the model if need be; unloads only what a run loaded and nobody uses."""
     from cardcage.cli.chat import run as run_chat
     from cardcage.cli.conversation import Conversation
 
@@ -202,7 +194,11 @@ def run(
 @app.command(epilog=EPILOG)
 def load(
     model: Annotated[
-        str, typer.Argument(help="A name of the store (NAME[:SIZE]), a path, or a loaded model's id to resize.")
+        str,
+        typer.Argument(
+            help="A name of the store (NAME[:SIZE]), a path, or a loaded model's id to resize.",
+            autocompletion=complete_stored,
+        ),
     ],
     *,
     model_id: Annotated[str | None, typer.Option("--id", help="Id under which clients ask for it.")] = None,
@@ -277,3 +273,6 @@ def doctor(
     from cardcage.cli.doctor import doctor as run_doctor
 
     run_doctor(_quiet_config(config, plugin), url=url, as_json=as_json)
+
+
+add_model_commands(app)
