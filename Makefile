@@ -21,7 +21,7 @@ export CARDCAGE_TEST_STORE ?= $(STORE)
 MAKEFLAGS += -j3
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help env model minilm genai demo test test-heavy check format wheels clean
+.PHONY: help env model minilm genai peers demo test test-heavy check format wheels clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1#\2/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '#'
@@ -39,6 +39,10 @@ minilm: ## MiniLM for ONNX Runtime (23 MB) into .cardcage/models
 genai: model $(STAMPS)/genai-packages ## SmolLM2 as an onnxruntime-genai model into .cardcage/models (needs 2 GB of packages)
 	@$(STAMPS)/genai-venv/bin/python examples/models/make_smollm2_genai.py --store "$(STORE)" \
 		--gguf "$(STORE)/llamacpp/cpu/smollm2-135m/SmolLM2-135M-Instruct.Q4_1.gguf"
+
+# Optional and heavy as well: what bench/embeddings.py compares with.
+peers: $(STAMPS)/peers-packages ## sentence-transformers in an environment of its own, for bench/embeddings.py (needs 2 GB)
+	@echo "python bench/embeddings.py --sentence-transformers $(STAMPS)/peers-venv/bin/python"
 
 demo: env model ## everything from nothing to an answer on this CPU
 	@export CARDCAGE_CONFIG=/dev/null CARDCAGE_DATA_DIR="$(DATA)" CARDCAGE_STORE="$(STORE)" CARDCAGE_PORT=0; \
@@ -89,6 +93,12 @@ $(STAMPS)/genai-packages: examples/models/smollm2_genai_requirements.txt
 	@mkdir -p $(STAMPS)
 	@$(PYTHON) -m venv $(STAMPS)/genai-venv
 	@$(STAMPS)/genai-venv/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(STAMPS)/peers-packages: bench/embedding_peers_requirements.txt
+	@mkdir -p $(STAMPS)
+	@$(PYTHON) -m venv $(STAMPS)/peers-venv
+	@$(STAMPS)/peers-venv/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
 $(STAMPS)/env: $(STAMPS)/packages $(STAMPS)/wheel
