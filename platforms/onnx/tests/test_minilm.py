@@ -139,7 +139,7 @@ async def test_the_fast_variant_is_near_and_says_that_it_is_not_exact(worker, ki
     folder = tmp_path / "model"
     shutil.copytree(minilm, folder)
     command = [sys.executable, "-m", "cardcage_platform_onnx.quantize", str(folder)]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    made = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=120, check=False)
     assert made.returncode == 0, made.stderr
     assert made.stdout.split() == [str(folder / "model_fast.onnx")]
     assert sorted(path.name for path in folder.iterdir()) == [

@@ -51,7 +51,8 @@ def quantize(source: Path, target: Path) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """Command line; prints the new file's path."""
     parser = argparse.ArgumentParser(
-        prog="python -m cardcage_platform_onnx.quantize", description="Make the fast variant of an embedding model."
+        prog="python -m cardcage_platform_onnx.quantize",
+        description="Make the fast variant of an embedding model.",
     )
     parser.add_argument("directory", type=Path, help="model directory")
     directory = parser.parse_args(arguments).directory.absolute()
