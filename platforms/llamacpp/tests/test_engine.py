@@ -13,7 +13,7 @@ import pytest
 
 from cardcage_sdk.chat import Message, ResponseFormat, TextPart, ToolChoice, ToolSpec
 from cardcage_sdk.errors import ContextLengthExceededError, InvalidRequestError, InvalidSchemaError
-from cardcage_sdk.events import Progress, TextDelta
+from cardcage_sdk.events import Progress, ReasoningDelta, TextDelta
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.model]
 
@@ -444,3 +444,32 @@ async def test_resize_and_threads(worker, kit) -> None:
     await worker.connection.set_cpu_threads(100_000)  # unclamped, llama.cpp dies of this
     assert (await worker.ask("Hi", sampling={"max_tokens": 2})).finished()
     await worker.connection.set_cpu_threads(2)
+
+
+async def test_a_schema_takes_hold_when_reasoning_has_ended(kit, model_path, tmp_path) -> None:
+    """The model thinks in free text first, in a template that opens the tag for it; two examples show it how."""
+    template = (
+        "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+        "<|im_start|>assistant\n<think>"
+    )
+    thought = "easy</think>\n"
+    messages = [Message(role="system", content=(TextPart("Think, then answer."),))]
+    for question, answer in (("1 and 1", 2), ("2 and 2", 4), ("3 and 3", 6)):
+        messages.append(Message(role="user", content=(TextPart(question),)))
+        messages.append(Message(role="assistant", content=(TextPart(f'<think>{thought}{{"sum": {answer}}}'),)))
+    messages.append(Message(role="user", content=(TextPart("4 and 4"),)))
+    schema = {"type": "object", "properties": {"total": {"type": "integer"}}, "required": ["total"]}
+    async with kit.running_worker(tmp_path / "log") as thinker:
+        artifact = kit.artifact_of(model_path, chat_template=template, reasoning_tags=("<think>", "</think>"))
+        await kit.load(thinker, artifact, slots=1)
+        request = kit.chat(
+            "",
+            messages=tuple(messages),
+            response_format=ResponseFormat(kind="json_schema", schema=schema),
+            sampling={"max_tokens": 40},
+        )
+        answer = await thinker.run(request)
+    thoughts = "".join(event.text for event in answer.events if isinstance(event, ReasoningDelta))
+    assert thoughts == "easy", "the grammar would not have let it say this"
+    # The examples say "sum": that the answer says "total" is the grammar's doing.
+    assert set(json.loads(answer.text())) == {"total"}

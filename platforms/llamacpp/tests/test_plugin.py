@@ -84,13 +84,17 @@ def test_claims_gguf_by_its_bytes(artifact: ModelArtifact, tmp_path: Path) -> No
     assert not PLATFORM.claims(artifact)
 
 
-def test_estimate_is_weights_and_one_slots_cache(artifact: ModelArtifact, tmp_path: Path) -> None:
+def test_estimate_is_weights_and_the_cache_of_the_suggested_slots(artifact: ModelArtifact, tmp_path: Path) -> None:
     from dataclasses import replace
 
     small = PLATFORM.estimate(replace(artifact, context_tokens=100), {})
-    large = PLATFORM.estimate(replace(artifact, context_tokens=1100), {})
+    large = PLATFORM.estimate(replace(artifact, context_tokens=300), {})
     assert small.device_bytes == 0
-    assert large.host_bytes - small.host_bytes == 1000 * 1024
+    assert large.host_bytes - small.host_bytes == 200 * 1024 * PLATFORM.scaling.suggested
+    longest = PLATFORM.estimate(replace(artifact, context_tokens=10**9), {})
+    assert longest.host_bytes - small.host_bytes == 412 * 1024 * PLATFORM.scaling.suggested, (
+        "the model was trained on 512"
+    )
     assert small.host_bytes > (tmp_path / "weights.gguf").stat().st_size
     (tmp_path / "weights.gguf").write_bytes(b"GGUF broken")
     assert PLATFORM.estimate(artifact, {}).host_bytes > 0, "a broken file is the load's to report"

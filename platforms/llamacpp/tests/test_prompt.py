@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from cardcage_platform_llamacpp.prompt import SegmentTokenizer
+from cardcage_platform_llamacpp.plugin import LlamaCppPlatform
+from cardcage_platform_llamacpp.prompt import Prompter, SegmentTokenizer
+from cardcage_sdk.chat import ChatRequest, Message, TextPart, ToolChoice, ToolSpec
+from cardcage_sdk.errors import InvalidRequestError
+from cardcage_sdk.models import ModelArtifact
 from cardcage_sdk.text.segments import Segment
 
 
@@ -19,6 +25,14 @@ class TinyVocabulary:
     user_defined: dict[str, int] = field(default_factory=lambda: {"<think>": 2001, "\n\n": 2002})
     adds_bos: bool = False
     bos: int = 1003
+    eos: int = 1001
+    size: int = 4000
+
+    def text(self, token: int) -> str:
+        return next((text for text, known in self.control.items() if known == token), "")
+
+    def show(self, text: str) -> None:
+        pass
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         known = {**self.user_defined, **(self.control if parse_special else {})}
@@ -65,3 +79,49 @@ def test_the_begin_token_comes_once(forged: bool) -> None:
     tokens = tokenizer.tokenize([control("<s><|start|>"), client("<|end|>" if forged else "hi")])
     assert tokens.count(1003) == 1
     assert tokens[:2] == [1003, 1002]
+
+
+THINKER = (
+    "{% for message in messages %}<|start|>{{ message['role'] }}\n{{ message['content'] }}<|end|>{% endfor %}"
+    "<|start|>assistant\n<think>\n{% if enable_thinking is defined and not enable_thinking %}\n</think>\n{% endif %}"
+)
+
+
+def prompter(**fields: Any) -> Prompter:
+    artifact = ModelArtifact(path=Path(__file__), name="tiny", **fields)
+    return Prompter(TinyVocabulary(), artifact, THINKER)  # type: ignore[arg-type]
+
+
+def ask(text: str = "hi", **fields: Any) -> ChatRequest:
+    return ChatRequest(id="r", model="m", messages=(Message(role="user", content=(TextPart(text),)),), **fields)
+
+
+def test_a_prompt_that_opens_reasoning_says_so() -> None:
+    thinking = prompter()
+    assert thinking.reasoning_tags == ("<think>", "</think>")
+    assert thinking.can_switch_thinking
+    assert thinking.build(ask()).starts_in_reasoning
+    assert not thinking.build(ask(enable_thinking=False)).starts_in_reasoning
+    assert not thinking.build(ask("<think>\n", enable_thinking=False)).starts_in_reasoning
+
+
+def test_model_toml_goes_before_the_file() -> None:
+    own = prompter(chat_template="{{ messages[0]['content'] }}", reasoning_tags=("<r>", "</r>"), tool_format="json")
+    assert own.build(ask("abc")).tokens == list(map(ord, "abc"))
+    assert own.reasoning_tags == ("<r>", "</r>")
+    assert own.tool_format == "json"
+    assert not own.can_switch_thinking
+
+
+def test_a_forced_call_has_the_form_that_the_model_calls_in() -> None:
+    if not LlamaCppPlatform().probe().is_available:
+        pytest.skip("the schema converter is llama-cpp-python's")
+    request = ask(tools=(ToolSpec(name="f"),), tool_choice=ToolChoice(mode="required"))
+    tagged = prompter().build(request).grammar
+    assert tagged is not None
+    assert tagged.startswith('root ::= "<tool_call>\\n"')
+    bare = prompter(tool_format="json").build(request).grammar
+    assert bare is not None
+    assert "tool_call" not in bare
+    with pytest.raises(InvalidRequestError):
+        prompter().build(ask(tool_choice=ToolChoice(mode="required")))

@@ -32,6 +32,8 @@ from cardcage_sdk.errors import (
     UnsupportedModelError,
 )
 from cardcage_sdk.events import Accepted
+from cardcage_sdk.hardware.files import ROOT
+from cardcage_sdk.hardware.memory import read_memory
 from cardcage_sdk.models import ModelInfo
 
 if TYPE_CHECKING:
@@ -97,9 +99,6 @@ class LlamaCppEngine(BatchEngine):
         path, header = _find_weights(artifact)
         self._embeds = is_embedding_model(artifact, header)
         context_tokens = context_tokens_for(artifact, header, options.context_tokens)
-        trained = header.integer("context_length")
-        if trained:
-            context_tokens = min(context_tokens, trained)
         max_slots = max(options.max_slots, options.slots, 1)
         if max_slots > binding.MAX_SEQUENCES:
             raise InvalidRequestError(
@@ -391,17 +390,6 @@ def _check_memory(weights: int, cache: int) -> None:
     Raises:
         OutOfMemoryError: Weights and cache are more than what is available.
     """
-    available = _available_bytes()
+    available = read_memory(ROOT).available_bytes
     if available is not None and weights + cache > available:
         raise OutOfMemoryError(required_bytes=weights + cache, free_bytes=available)
-
-
-def _available_bytes() -> int | None:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            for line in lines:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return None

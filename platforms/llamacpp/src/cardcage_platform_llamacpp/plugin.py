@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 from cardcage_platform_llamacpp.declared import CAPABILITIES
 from cardcage_platform_llamacpp.gguf_header import GgufError, is_gguf, read_header
 from cardcage_platform_llamacpp.options import LlamaCppOptions
-from cardcage_platform_llamacpp.weights import context_tokens_for, weight_files
+from cardcage_platform_llamacpp.weights import context_tokens_for, is_embedding_model, weight_files
 from cardcage_sdk.hookspecs import hookimpl
 from cardcage_sdk.platform import Device, MemoryEstimate, Platform, ProbeReport, Recovery, Scaling
 
@@ -87,7 +87,10 @@ class LlamaCppPlatform(Platform):
         return any(is_gguf(artifact.directory / file.name) for file in artifact.files)
 
     def estimate(self, artifact: ModelArtifact, options: Mapping[str, JsonValue]) -> MemoryEstimate:
-        """Weights, one slot's key-value cache and the fixed part; further slots take their cache each."""
+        """Weights, the key-value cache of the slots that a load allocates at least, and the fixed part.
+
+        The cache of every slot that `resize` can reach is allocated at load, and core allows for the suggested number.
+        """
         del options
         files = weight_files(artifact)
         weights = sum(path.stat().st_size for path in files if path.is_file())
@@ -96,8 +99,9 @@ class LlamaCppPlatform(Platform):
             header = read_header(files[0]) if files else None
         except (GgufError, OSError):
             header = None
-        if header is not None:
-            cache = header.kv_bytes_per_token() * context_tokens_for(artifact, header, None)
+        if header is not None and not is_embedding_model(artifact, header):
+            slot_bytes = header.kv_bytes_per_token() * context_tokens_for(artifact, header, None)
+            cache = slot_bytes * self.scaling.suggested
         return MemoryEstimate(device_bytes=0, host_bytes=weights + cache + _FIXED_BYTES)
 
     def worker_environment(self, options: Mapping[str, JsonValue]) -> Mapping[str, str]:

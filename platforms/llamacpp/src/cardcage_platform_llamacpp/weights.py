@@ -34,13 +34,10 @@ def weight_files(artifact: ModelArtifact) -> list[Path]:
 
 
 def context_tokens_for(artifact: ModelArtifact, header: GgufHeader, asked: int | None) -> int:
-    """Context of one slot: what the load asks for, else what `model.toml` says, else a bounded part of the trained one."""
+    """Context of one slot: what the load asks for, else what `model.toml` says, else a default; never over the trained one."""
     trained = header.integer("context_length")
-    if asked is not None:
-        return asked
-    if artifact.context_tokens is not None:
-        return artifact.context_tokens
-    return min(trained, DEFAULT_CONTEXT_TOKENS) if trained else DEFAULT_CONTEXT_TOKENS
+    wanted = asked or artifact.context_tokens or DEFAULT_CONTEXT_TOKENS
+    return min(wanted, trained) if trained else wanted
 
 
 def is_embedding_model(artifact: ModelArtifact, header: GgufHeader) -> bool:
