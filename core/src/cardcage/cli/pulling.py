@@ -74,7 +74,6 @@ def ensure_present(client: ServerClient, config: Config, model: str, *, platform
     except CommandError as error:
         if error.code != "model_not_found":
             raise
-    note(f"'{model}' is not here yet; fetching it")
     try:
         last = _pull_or_ask(client, _body(model, platform=platform), stops_on_interrupt=False)
     except CommandError as error:

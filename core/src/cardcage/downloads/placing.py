@@ -93,7 +93,7 @@ def store_folder(store: Path, *, platform: str, chip: str | None, naming: Naming
 
 def _folder(text: str) -> str:
     plain = re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-.")
-    if plain == text.lower() and len(plain) <= 120:
+    if plain and plain == text.lower() and len(plain) <= 120:
         return plain
     # Another script, or a long name: what is left of it may be another model's name too.
     mark = hashlib.sha256(text.encode()).hexdigest()[:8]
