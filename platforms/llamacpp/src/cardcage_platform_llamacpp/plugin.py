@@ -59,6 +59,7 @@ class LlamaCppPlatform(Platform):
     capabilities: ClassVar[Capabilities] = CAPABILITIES
     scaling: ClassVar[Scaling] = Scaling(unit="slots", suggested=4, maximum=64)
     option_model: ClassVar[type[LlamaCppOptions]] = LlamaCppOptions
+    file_patterns: ClassVar[tuple[str, ...]] = ("*.gguf",)
     uses_cpu: ClassVar[bool] = True
 
     def probe(self) -> ProbeReport:

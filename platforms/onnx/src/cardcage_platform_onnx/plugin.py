@@ -45,6 +45,7 @@ class OnnxPlatform(Platform):
     capabilities: ClassVar[Capabilities] = CAPABILITIES
     scaling: ClassVar[Scaling] = Scaling(unit="slots", suggested=1, maximum=16)
     option_model: ClassVar[type[OnnxOptions]] = OnnxOptions
+    file_patterns: ClassVar[tuple[str, ...]] = ("*.onnx",)
     uses_cpu: ClassVar[bool] = True
 
     def probe(self) -> ProbeReport:
