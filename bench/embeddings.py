@@ -325,7 +325,7 @@ def compare(arguments: argparse.Namespace) -> None:
                 "clients": partial(clients.together, texts),
                 "bare": partial(bare.ask, texts=texts, size=best),
                 "one by one": partial(clients.one_by_one, texts[:64]),
-                "budget": partial(bare.ask, texts=mixed, budget=512),
+                "budget": partial(bare.ask, texts=mixed, budget=256),
                 "count": partial(bare.ask, texts=mixed, size=32),
             }
             if peer is not None:

@@ -6,6 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cardcage_platform_onnx.batching import RUN_OVERHEAD_TOKENS, Batcher, Item, padded_length
+from cardcage_platform_onnx.onnx_header import OnnxHeader, TensorShape
+from cardcage_platform_onnx.shapes import fixed_dimensions, padded_lengths
+from cardcage_sdk.errors import UnsupportedModelError
 
 
 def item(request_id: str, index: int, length: int) -> Item:
@@ -100,3 +103,39 @@ def test_what_is_dropped_is_gone() -> None:
 )
 def test_padded_length(length, allowed, padded) -> None:
     assert padded_length(length, allowed) == padded
+
+
+@pytest.mark.parametrize(
+    ("fields", "lengths"),
+    [
+        ({"fixed": 64, "wanted": (8,), "compiles_shapes": True}, (64,)),
+        ({"fixed": None, "wanted": (), "compiles_shapes": False}, ()),
+        ({"fixed": None, "wanted": (256, 32), "compiles_shapes": False}, (32, 256)),
+        ({"fixed": None, "wanted": (), "compiles_shapes": True}, (16, 32, 64, 128, 200)),
+    ],
+)
+def test_lengths_to_pad_to(fields, lengths) -> None:
+    assert padded_lengths(200, **fields) == lengths
+
+
+@given(max_tokens=st.integers(1, 10_000))
+def test_every_text_fits_into_a_compiled_length(max_tokens) -> None:
+    lengths = padded_lengths(max_tokens, fixed=None, wanted=(), compiles_shapes=True)
+    assert list(lengths) == sorted(set(lengths))
+    assert lengths[-1] >= max_tokens
+
+
+def header(*inputs: TensorShape) -> OnnxHeader:
+    return OnnxHeader(
+        inputs=inputs, outputs=(), operators=frozenset(), parameter_count=0, weight_bytes=0, int8_elements=0
+    )
+
+
+def test_free_dimensions_are_fixed_by_their_names() -> None:
+    ids = TensorShape(name="input_ids", dimensions=(None, None), symbols=("b", "s"))
+    mask = TensorShape(name="attention_mask", dimensions=(None, 32), symbols=("b", None))
+    past = TensorShape(name="past_key_values.0.key", dimensions=(None, 2, None, 4), symbols=("b", None, "p", None))
+    assert fixed_dimensions(header(ids, mask), (4, 32)) == {"b": 4, "s": 32}
+    assert fixed_dimensions(header(ids, mask), None) == {}
+    with pytest.raises(UnsupportedModelError, match="past_key_values"):
+        fixed_dimensions(header(ids, past), (4, 32))

@@ -33,6 +33,7 @@ def put(folder, *names: str) -> None:
         (("genai_config.json", "model.onnx", "model.onnx.data"), True),
         (("model.onnx",), False),
         (("encoder.onnx", "decoder.onnx", "vocabulary.json"), False),
+        (("onnx/encoder_model.onnx", "onnx/decoder_model_merged.onnx", "tokenizer.json"), False),
         (("model.gguf", "tokenizer.json"), False),
         (("openvino_model.xml", "openvino_model.bin", "tokenizer.json"), False),
     ],
@@ -103,10 +104,18 @@ def test_an_unknown_variant_names_those_that_are_there(kit, tmp_path) -> None:
 
 def test_options_win_over_model_toml_and_silence_does_not() -> None:
     settings = merge_settings(
-        {"variant": "fast", "batch_tokens": 128, "provider_options": {"a": True, "b": 3}, "unknown": 1},
+        {
+            "variant": "fast",
+            "batch_tokens": 128,
+            "provider_options": {"a": True, "b": 3},
+            "unknown": 1,
+            "provider": "cpu",
+        },
         {"variant": None, "batch_tokens": 256},
     )
-    assert settings == Settings(variant="fast", batch_tokens=256, provider_options={"a": "True", "b": "3"})
+    assert settings == Settings(
+        variant="fast", batch_tokens=256, provider="cpu", provider_options={"a": "True", "b": "3"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -120,6 +129,9 @@ def test_options_win_over_model_toml_and_silence_does_not() -> None:
         {"dimensions": [64, "x"]},
         {"provider_options": {"a": []}},
         {"truncation": 3},
+        {"fixed_shape": [1]},
+        {"fixed_shape": [0, 8]},
+        {"provider_options": {"a": "b"}},
     ],
 )
 def test_wrong_values_of_model_toml_are_named(extra) -> None:
@@ -225,6 +237,7 @@ def test_header_of_a_file_made_with_onnx(tmp_path) -> None:
     header = read_onnx_header(tiny_models.write_reranker(tmp_path) / "model.onnx")
     assert [shape.name for shape in header.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
     assert [shape.dimensions for shape in header.inputs] == [(None, None)] * 3
+    assert [shape.symbols for shape in header.inputs] == [("batch", "sequence")] * 3
     assert [(shape.name, shape.dimensions) for shape in header.outputs] == [("logits", (None, 1))]
     assert {"Gather", "ReduceSum", "MatMul"} <= header.operators
     table = tiny_models.table()

@@ -19,6 +19,7 @@ from cardcage_platform_onnx.pooling import Pooling, bad_rows, cut, normalise, po
 from cardcage_platform_onnx.rerank import check_labels, scores_of
 from cardcage_platform_onnx.selftest import DOCUMENTS, QUERY, SENTENCES, EmbedVerdict, check_scores, check_vectors
 from cardcage_platform_onnx.session import EncoderSession, open_session
+from cardcage_platform_onnx.shapes import fixed_dimensions, padded_lengths
 from cardcage_platform_onnx.threads import choose_threads
 from cardcage_platform_onnx.tokenization import TextTokenizer, input_param
 from cardcage_sdk.capabilities import Capabilities, Feature, Task
@@ -32,6 +33,7 @@ from cardcage_sdk.errors import (
     UnsupportedModelError,
 )
 from cardcage_sdk.events import Accepted
+from cardcage_sdk.ipc.frames import FRAME_LIMIT
 from cardcage_sdk.models import ModelInfo
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ log = logging.getLogger(__name__)
 # A request of more texts, or of more characters, is not tokenised at `prepare`: that must take no longer than a step.
 PREPARE_TEXTS = 64
 PREPARE_CHARACTERS = 32_768
+# Vectors of one request travel in one frame of the worker's pipe; a little is left for the rest of it.
+MAX_RESULT_BYTES = FRAME_LIMIT - (4 << 20)
 # Prepared requests whose tokens are kept for `add`; more than core ever has in flight between the two.
 PREPARED = 128
 
@@ -72,7 +76,8 @@ class EncoderEngine(BatchEngine):
             header = read_onnx_header(self._path)
         except OnnxHeaderError as error:
             raise UnsupportedModelError(f"'{self._path.name}': {error}", param="model_path") from error
-        self._static_shapes = all(None not in shape.dimensions for shape in header.inputs)
+        self._fixed_dimensions = fixed_dimensions(header, self._settings.fixed_shape)
+        self._static_shapes = bool(self._fixed_dimensions) or all(None not in s.dimensions for s in header.inputs)
         self._threads = choose_threads(wanted=self._settings.threads, share=options.cpu_threads)
         self._open()
         self._config: EncoderConfig = read_encoder_config(self._files.directory, artifact, self._settings)
@@ -86,7 +91,12 @@ class EncoderEngine(BatchEngine):
         max_tokens = self._config.max_tokens if longest is None else min(self._config.max_tokens, longest)
         assert self._files.tokenizer is not None
         self._tokenizer = TextTokenizer(self._files.tokenizer, max_tokens=max_tokens)
-        self._lengths = (longest,) if longest is not None else self._padded_lengths(max_tokens)
+        self._lengths = padded_lengths(
+            max_tokens,
+            fixed=longest,
+            wanted=self._settings.sequence_lengths,
+            compiles_shapes=self._provider.compiles_shapes,
+        )
         self._slots = options.slots
         details = self._self_test(header)
         return ModelInfo(
@@ -114,19 +124,9 @@ class EncoderEngine(BatchEngine):
             provider=self._settings.provider,
             provider_options=self._settings.provider_options,
             has_static_shapes=self._static_shapes,
+            fixed_dimensions=self._fixed_dimensions,
         )
         self._session = EncoderSession(opened, task=self._settings.task)
-
-    def _padded_lengths(self, max_tokens: int) -> tuple[int, ...]:
-        """Lengths to pad to: those of the model's settings, or powers of two where each new length is compiled."""
-        if self._settings.sequence_lengths:
-            return self._settings.sequence_lengths
-        if not self._provider.compiles_shapes:
-            return ()
-        lengths = [16]
-        while lengths[-1] < max_tokens:
-            lengths.append(lengths[-1] * 2)
-        return (*lengths[:-1], max_tokens) if lengths[-1] > max_tokens else tuple(lengths)
 
     def _capabilities(self) -> Capabilities:
         features = set()
@@ -218,6 +218,13 @@ class EncoderEngine(BatchEngine):
             self._check_dimensions(request.dimensions)
             if not request.inputs:
                 raise InvalidRequestError("input must not be empty", param="input")
+            most = MAX_RESULT_BYTES // (4 * self._width)
+            if len(request.inputs) > most:
+                raise InvalidRequestError(
+                    f"input has {len(request.inputs)} entries; with vectors of {self._width} components at most {most} fit "
+                    "into one answer",
+                    param="input",
+                )
             return Job(request=request, size=len(request.inputs))
         if isinstance(request, RerankRequest) and self._task is Task.RERANK:
             if not request.documents:

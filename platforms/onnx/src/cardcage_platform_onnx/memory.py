@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 
 __all__ = ["give_back"]
 
@@ -13,6 +14,8 @@ def give_back() -> None:
     glibc keeps what long prompts took: after four prompts of 1000 tokens at once 250 MB that nothing used any more stayed
     resident until this call. It takes some milliseconds, so it is for moments when nothing runs.
     """
+    if sys.platform != "linux":
+        return
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -65,6 +65,9 @@ def is_ours(artifact: ModelArtifact) -> bool:
     names = {file.name for file in artifact.files} | _siblings(artifact)
     if GENAI_CONFIG in names:
         return True
+    # Seq2seq and text generation exports come in several files, one of which says so; they are no encoders.
+    if any("decoder" in file.name.rpartition("/")[2] for file in artifact.files if file.name.endswith(".onnx")):
+        return False
     has_tokenizer = any(name == TOKENIZER or name.endswith("/" + TOKENIZER) for name in names)
     return has_tokenizer and any(file.name.endswith(".onnx") for file in artifact.files)
 

@@ -48,10 +48,16 @@ class OnnxHeaderError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorShape:
-    """An input or output of the graph; a dimension without a fixed size is None."""
+    """An input or output of the graph.
+
+    Attributes:
+        dimensions: Sizes; a dimension without a fixed size is None.
+        symbols: Names of the dimensions without a fixed size; None for the others.
+    """
 
     name: str
     dimensions: tuple[int | None, ...]
+    symbols: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +159,7 @@ def _tensor(file: BinaryIO, span: tuple[int, int]) -> tuple[str, int, int]:
 def _value_info(file: BinaryIO, span: tuple[int, int]) -> TensorShape:
     name = _text_field(file, span, 1)
     dimensions: list[int | None] = []
+    symbols: list[str | None] = []
     # ValueInfo.type (2) -> Type.tensor_type (1) -> Tensor.shape (2) -> Shape.dim (1)*, each with dim_value (1) or dim_param (2)
     shape = _descend(file, span, (2, 1, 2))
     if shape is not None:
@@ -161,9 +168,11 @@ def _value_info(file: BinaryIO, span: tuple[int, int]) -> TensorShape:
             if field == 1 and isinstance(value, tuple):
                 file.seek(value[0])
                 sizes = [size for number, size in _fields(file, value[1]) if number == 1 and isinstance(size, int)]
-                dimensions.append(sizes[0] if sizes and sizes[0] > 0 else None)
+                size = sizes[0] if sizes and sizes[0] > 0 else None
+                dimensions.append(size)
+                symbols.append(_text_field(file, value, 2) or None if size is None else None)
                 file.seek(value[1])
-    return TensorShape(name=name, dimensions=tuple(dimensions))
+    return TensorShape(name=name, dimensions=tuple(dimensions), symbols=tuple(symbols))
 
 
 def _descend(file: BinaryIO, span: tuple[int, int], path: tuple[int, ...]) -> tuple[int, int] | None:

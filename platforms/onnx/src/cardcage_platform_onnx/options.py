@@ -41,7 +41,7 @@ class OnnxOptions(PlatformOptions):
         default=None,
         ge=16,
         le=1 << 20,
-        description="Tokens, padding included, that are computed in one step; 512 on a CPU, more on accelerators.",
+        description="Tokens, padding included, that are computed in one step; 256 on a CPU, more on accelerators.",
     )
     truncation: Literal["error", "end", "start"] | None = Field(
         default=None,

@@ -84,8 +84,17 @@ def open_session(
     provider: str,
     provider_options: Mapping[str, str],
     has_static_shapes: bool,
+    fixed_dimensions: Mapping[str, int] | None = None,
 ) -> tuple[ort.InferenceSession, Provider]:
     """Open the model on the best provider that takes it.
+
+    Args:
+        path: The ONNX file.
+        threads: CPU threads.
+        provider: A provider's name, or `auto`.
+        provider_options: For a provider that was named.
+        has_static_shapes: Every input has a fixed shape, by itself or by `fixed_dimensions`.
+        fixed_dimensions: Sizes of the graph's free dimensions, by name; None leaves them free.
 
     With `auto`, a provider that does not come up is passed over with a line in the log. A provider that was named must come
     up: onnxruntime's own silent fall-back to the CPU counts as a failure.
@@ -101,12 +110,15 @@ def open_session(
     choices = candidates(provider, ort.get_available_providers(), has_static_shapes=has_static_shapes)
     problems: list[str] = []
     for choice in choices:
-        options = {**choice.defaults, **(provider_options if provider != "auto" or len(choices) == 1 else {})}
+        options = {**choice.defaults, **provider_options}
         wanted: list[Any] = [(choice.runtime_name, options)]
         if choice.kind != "cpu":
             wanted.append("CPUExecutionProvider")  # for the operators that an accelerator does not have
         try:
-            session = ort.InferenceSession(str(path), session_options(threads), providers=wanted)
+            settings = session_options(threads)
+            for name, size in (fixed_dimensions or {}).items():
+                settings.add_free_dimension_override_by_name(name, size)
+            session = ort.InferenceSession(str(path), settings, providers=wanted)
         except _UNUSABLE_FILE as error:
             raise UnsupportedModelError(
                 f"onnxruntime cannot read '{path.name}': {error}", param="model_path"

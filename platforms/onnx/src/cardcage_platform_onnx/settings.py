@@ -30,6 +30,7 @@ class Settings:
         max_tokens: Longest input, special tokens included.
         prefix: Text put before every input; `prompt` names one of the model's own instead.
         dimensions: Lengths that a vector may be cut to; `matryoshka` allows any.
+        fixed_shape: Rows and tokens that every run is to have, for devices that take nothing else.
         sequence_lengths: Padded lengths that may occur, for devices that compile for each shape.
         score: Whether a reranker's score is its logit or the sigmoid of it.
     """
@@ -48,6 +49,7 @@ class Settings:
     dimensions: tuple[int, ...] = ()
     matryoshka: bool = False
     sequence_lengths: tuple[int, ...] = ()
+    fixed_shape: tuple[int, int] | None = None
     score: Literal["sigmoid", "logit"] | None = None
     prefill_chunk_tokens: int = 128
 
@@ -70,7 +72,10 @@ def merge_settings(extra: Mapping[str, Any], options: Mapping[str, Any]) -> Sett
             if value is None:
                 continue
         values[name] = check(name, value)
-    return Settings(**values)
+    settings = Settings(**values)
+    if settings.provider_options and settings.provider == "auto":
+        raise InvalidModelError("provider_options need a provider that they are for: name one", param="options")
+    return settings
 
 
 def _wrong(name: str, wanted: str, value: object) -> InvalidModelError:
@@ -96,6 +101,12 @@ def _counts(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, list | tuple) or not value:
         raise _wrong(name, "a list of whole numbers above 0", value)
     return tuple(sorted(_count(name, item) for item in value))
+
+
+def _shape(name: str, value: object) -> tuple[int, int]:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise _wrong(name, "two whole numbers above 0, rows and tokens", value)
+    return _count(name, value[0]), _count(name, value[1])
 
 
 def _flag(name: str, value: object) -> bool:
@@ -131,6 +142,7 @@ _CHECKS: dict[str, Any] = {
     "dimensions": _counts,
     "matryoshka": _flag,
     "sequence_lengths": _counts,
+    "fixed_shape": _shape,
     "score": _text,
     "prefill_chunk_tokens": _count,
 }
