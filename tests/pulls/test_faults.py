@@ -340,6 +340,20 @@ async def test_space_is_checked_before_a_byte_is_fetched(small_disk: Path, hubs:
     await library.close()
 
 
+async def test_space_is_checked_as_soon_as_a_plain_address_tells_its_size(
+    small_disk: Path, hubs: dict[str, Hub]
+) -> None:
+    hub = hubs["ollama"]
+    hub.plain[FILE] = GGUF * 2
+    pulls = Pulls(small_disk, hubs)
+    library = pulls.library()
+    end = await run(library, f"{hub.url}/plain/{FILE}")
+    assert isinstance(end.error, StorageFullError)
+    assert end.error.needed_bytes == len(GGUF) * 2
+    assert end.completed_bytes == 0
+    await library.close()
+
+
 async def test_a_disk_that_fills_meanwhile(small_disk: Path, hubs: dict[str, Hub]) -> None:
     hub = hubs["ollama"]
     hub.add_ollama("library/talker", "latest", {"model": GGUF})

@@ -20,6 +20,7 @@ from cardcage_sdk.errors import (
     ModelNotFoundError,
     NoFittingVariantError,
     PathNotAllowedError,
+    SourceUnavailableError,
 )
 from cardcage_sdk.library import PullRequest
 from cardcage_sdk.sources import RemoteFile
@@ -147,6 +148,24 @@ async def test_an_address_with_a_hash(pulls: Pulls, hubs: dict[str, Hub]) -> Non
     assert end.result is not None, end.error
     assert end.result.name == "Mein:groß"
     assert "secret" not in str(manifest(pulls, Path(end.result.path).relative_to(pulls.store).as_posix()))
+
+
+async def test_keys_in_an_address_are_used_and_told_to_nobody(pulls: Pulls, hubs: dict[str, Hub]) -> None:
+    hub = hubs["huggingface"]
+    hub.plain["m-1b-q4_0.gguf"] = GGUF
+    hub.faults.append(Fault(path="/plain/", times=3, cut_at=0.5))
+    address = f"{hub.url.replace('//', '//user:hidden@')}/plain/m-1b-q4_0.gguf?key=secret"
+    library = pulls.library()
+    end = await run(library, address)
+    assert isinstance(end.error, SourceUnavailableError)
+    assert ("GET", "/plain/m-1b-q4_0.gguf?key=secret", None) in hub.asked
+    assert hub.tokens[-1] == "Basic " + base64.b64encode(b"user:hidden").decode()
+    told = repr(end) + repr(library.pulls()) + "".join(path.read_text() for path in pulls.store.rglob("job.json"))
+    assert "secret" not in told
+    assert "hidden" not in told
+    done = await run(library, address)
+    assert done.error is None
+    assert library.find(address).source == f"url:{hub.url}/plain/m-1b-q4_0.gguf"
 
 
 async def test_a_file_of_this_machine_only_where_it_may_be_read(pulls: Pulls, tmp_path: Path) -> None:

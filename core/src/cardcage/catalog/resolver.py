@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
     from cardcage_sdk.models import ModelArtifact
 
-__all__ = ["MAX_NAME_LENGTH", "SourceNaming", "exact_names", "loaded_id", "matching_artifacts", "parse_reference"]
+__all__ = [
+    "MAX_NAME_LENGTH",
+    "SourceNaming",
+    "exact_names",
+    "loaded_id",
+    "matching_artifacts",
+    "parse_reference",
+    "without_secrets",
+]
 
 MAX_NAME_LENGTH = 1024
 """Characters of a whole name; addresses are the longest."""
@@ -86,6 +94,14 @@ def parse_reference(text: str, sources: Mapping[str, SourceNaming] | None = None
             return replace(_address(rest, known), text=written, source=source)
         return replace(_plain(rest, whole=written), source=source)
     return _by_host(_plain(written, whole=written), known)
+
+
+def without_secrets(reference: ModelReference) -> str:
+    """The name for lists, logs and `model.toml`: an address without user, query and fragment, which may hold keys."""
+    if not reference.url:
+        return reference.text
+    parts = urlsplit(reference.url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 def _refuse(text: str, reason: str) -> InvalidRequestError:
@@ -217,7 +233,7 @@ def _is_meant(reference: ModelReference, artifact: ModelArtifact, sources: Mappi
     if reference.source and reference.source != origin.source:
         return False
     if reference.url:
-        return reference.url == origin.url
+        return without_secrets(reference) == origin.url
     if reference.host and not reference.source and reference.host != origin.host:
         return False
     same = _same(reference.name, origin.name) and _same(reference.owner or "library", origin.owner or "library")

@@ -14,6 +14,7 @@ from cardcage.cli import listing
 from cardcage.cli.client import ServerClient, find_url
 from cardcage.cli.exits import CONFIGURATION, USAGE, CommandError
 from cardcage.cli.output import note, print_json
+from cardcage.cli.pulling import stored_path
 from cardcage.cli.usage import resolve
 from cardcage.config import default_places, load_config
 from cardcage.config.edit import add_model, remove_model, set_instance_count
@@ -134,12 +135,8 @@ def _find(config: Config, model: str, *, platform: str | None, url: str | None) 
     client = ServerClient(find_url(config, url))
     if not client.is_alive():
         return None
-    try:
-        return resolve(config, str(client.find_available(model)["model_path"]))
-    except CommandError as error:
-        if error.code != "model_not_found":
-            raise
-        return None
+    path = stored_path(client, model)
+    return resolve(config, path) if path is not None else None
 
 
 def _file(config: Config, config_file: Path | None) -> Path:

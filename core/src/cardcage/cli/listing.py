@@ -10,6 +10,7 @@ from cardcage.cli.background import connect, connect_or_start
 from cardcage.cli.client import ServerClient, find_url
 from cardcage.cli.exits import USAGE, CommandError
 from cardcage.cli.output import note, print_json, print_table
+from cardcage.cli.pulling import stored_path
 from cardcage.cli.usage import find_loaded, forget_run_loads, resolve
 from cardcage.plugins import PluginRegistry
 
@@ -59,6 +60,8 @@ def load(
             )
         _print_result(result, as_json=as_json)
         return
+    if artifact is None and (path := stored_path(client, model)) is not None:
+        artifact = resolve(config, path)
     if artifact is None:
         raise CommandError(
             f"there is no model '{model}' in the store {config.store}; 'cardcage doctor' shows what is there"

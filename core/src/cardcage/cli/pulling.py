@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cardcage.cli.client import ServerClient
     from cardcage.config import Config
 
-__all__ = ["ensure_present", "gigabytes", "pull"]
+__all__ = ["ensure_present", "gigabytes", "pull", "stored_path"]
 
 TOLD_PERCENT = 10
 """Steps of progress that a log or a pipe is told."""
@@ -69,11 +69,9 @@ def ensure_present(client: ServerClient, config: Config, model: str, *, platform
     artifact = resolve(config, model, platform=platform)
     if artifact is not None or find_loaded(client, model, None) is not None:
         return model
-    try:
-        return str(client.find_available(model)["model_path"])
-    except CommandError as error:
-        if error.code != "model_not_found":
-            raise
+    path = stored_path(client, model)
+    if path is not None:
+        return path
     try:
         last = _pull_or_ask(client, _body(model, platform=platform), stops_on_interrupt=False)
     except CommandError as error:
@@ -83,6 +81,20 @@ def ensure_present(client: ServerClient, config: Config, model: str, *, platform
             code=error.code,
         ) from error
     return str(last["result"]["model_path"])
+
+
+def stored_path(client: ServerClient, model: str) -> str | None:
+    """The directory of a model of the store by a name that only the server knows, as `Org/Repo`; None where there is none.
+
+    Raises:
+        CommandError: Nobody answers, or refuses.
+    """
+    try:
+        return str(client.find_available(model)["model_path"])
+    except CommandError as error:
+        if error.code != "model_not_found":
+            raise
+        return None
 
 
 def _body(

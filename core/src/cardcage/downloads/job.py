@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 import structlog
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
 __all__ = ["JOB_FILE", "Job", "JobPlan"]
 
 JOB_FILE = "job.json"
+
+ARCHIVE_FACTOR = 1.1
+"""Weights hardly compress, so what an archive holds is about as large as itself."""
 
 SPARE_BYTES = 64 << 20
 """Free space that a download leaves to everything else on the disk."""
@@ -109,6 +113,7 @@ class Job:
                     source=plan.source.name,
                     path=(self._archives_dir if file.is_archive else self._files_dir) / file.name,
                     on_progress=on_progress,
+                    on_size=partial(self._check_late_space, file),
                     retries=retries,
                 ),
             )
@@ -170,14 +175,23 @@ class Job:
         return lock
 
     def _check_space(self) -> None:
+        """Before a byte is fetched: room for what is missing, and for what comes out of archives."""
         variant = self.plan.choice.variant
-        missing = 0
-        archives = 0
+        missing = variant.unpacked_bytes or 0
         for file, transfer in self._transfers:
             missing += max((file.size_bytes or 0) - transfer.bytes_on_disk(), 0)
-            archives += (file.size_bytes or 0) if file.is_archive else 0
-        # Weights hardly compress, so what an archive holds is about as large as itself.
-        missing += int(archives * 1.1) if variant.unpacked_bytes is None else variant.unpacked_bytes
+            if file.is_archive and variant.unpacked_bytes is None:
+                missing += int((file.size_bytes or 0) * ARCHIVE_FACTOR)
+        self._require(missing)
+
+    def _check_late_space(self, file: RemoteFile, missing: int) -> None:
+        """The same for a file whose size nobody told before. In a thread."""
+        unpacked = self.plan.choice.variant.unpacked_bytes
+        if file.is_archive:
+            missing += int(missing * ARCHIVE_FACTOR) if unpacked is None else unpacked
+        self._require(missing)
+
+    def _require(self, missing: int) -> None:
         state = os.statvfs(self.plan.folder)
         free = state.f_bavail * state.f_frsize
         if missing + self._spare_bytes > free:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cardcage.catalog.resolver import exact_names, parse_reference
+from cardcage.catalog.resolver import exact_names, parse_reference, without_secrets
 from cardcage.downloads.asking import PAUSES_SECONDS, ask, sources_for
 from cardcage.downloads.fitting import Choice, choose, fits_of
 from cardcage.downloads.job import JOB_FILE, SPARE_BYTES, Job, JobPlan
@@ -150,18 +150,18 @@ class Downloads(Library):
         """
         if self._is_closing:
             raise DrainingError
-        parse_reference(request.model, self._sources)
+        reference = parse_reference(request.model, self._sources)
         if request.name is not None:
             Naming.chosen(request.name)
         for pull in self._pulls.values():
             if pull.request == request and not pull.progress().is_final:
                 return pull
-        pull = Pull(request)
+        pull = Pull(request, shown=without_secrets(reference))
         self._pulls[pull.id] = pull
         ended = [known for known in self._pulls.values() if known.progress().is_final]
         for known in ended[:-KEPT_PULLS]:
             del self._pulls[known.id]
-        pull.task = asyncio.create_task(self._run(pull), name=f"pull {request.model}")
+        pull.task = asyncio.create_task(self._run(pull), name=f"pull {pull.shown}")
         return pull
 
     def pulls(self) -> Sequence[PullProgress]:
@@ -228,12 +228,12 @@ class Downloads(Library):
             if self._is_closing:
                 pull.end("interrupted", error=DrainingError())
             else:
-                pull.end("cancelled", error=PullCancelledError(pull.request.model))
+                pull.end("cancelled", error=PullCancelledError(pull.shown))
         except CardcageError as error:
-            log.info("pull failed", model=pull.request.model, code=error.code, error=error.message)
+            log.info("pull failed", model=pull.shown, code=error.code, error=error.message)
             pull.end("failed", error=error)
         except Exception:  # named boundary: nobody awaits this task, and its watchers must learn of its end
-            log.exception("pull failed", model=pull.request.model)
+            log.exception("pull failed", model=pull.shown)
             pull.end("failed", error=InternalError())
 
     async def _work(self, pull: Pull) -> None:
@@ -243,13 +243,13 @@ class Downloads(Library):
         choice = choose(
             model,
             machine,
-            asked=request.model,
+            asked=pull.shown,
             tag="" if reference.url or self._sources[model.source].is_opaque else reference.tag,
             place=reference.place,
             platform=request.platform,
             chip=request.chip,
         )
-        plan = self._plan(request, model, choice)
+        plan = self._plan(pull, model, choice)
         pull.origin = plan.origin
         if (there := await asyncio.to_thread(self._already_there, plan)) is not None:
             pull.end("done", result=_stored(there), is_new=False)
@@ -292,8 +292,9 @@ class Downloads(Library):
         model = await ask(reference, asked, pauses_seconds=self._ask_pauses_seconds)
         return reference, model
 
-    def _plan(self, request: PullRequest, model: RemoteModel, choice: Choice) -> JobPlan:
+    def _plan(self, pull: Pull, model: RemoteModel, choice: Choice) -> JobPlan:
         variant = choice.variant
+        request = pull.request
         origin = f"{model.source}:{model.reference}"
         if variant.label:
             origin = f"{origin}:{variant.label}"
@@ -306,7 +307,7 @@ class Downloads(Library):
         return JobPlan(
             source=self._sources[model.source],
             origin=origin,
-            asked=request.model,
+            asked=pull.shown,
             choice=choice,
             naming=naming,
             folder=self._catalog.store / PARTIAL / key,

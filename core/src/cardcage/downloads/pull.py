@@ -28,9 +28,16 @@ class Pull:
         leader: Another pull that fetches the very same files; then its progress is this one's.
     """
 
-    def __init__(self, request: PullRequest) -> None:
+    def __init__(self, request: PullRequest, *, shown: str) -> None:
+        """A pull that has not begun.
+
+        Args:
+            request: As it was made.
+            shown: Its model for lists and logs: without what an address may hold of keys.
+        """
         self.id = secrets.token_hex(8)
         self.request = request
+        self.shown = shown
         self.state: PullState = "resolving"
         self.origin: str | None = None
         self.job: Job | None = None
@@ -74,7 +81,7 @@ class Pull:
             state = "checking"
         own = PullProgress(
             id=self.id,
-            model=self.request.model,
+            model=self.shown,
             state=state,
             source=self.origin,
             files=files,

@@ -75,8 +75,21 @@ class Transfer:
         source: str,
         path: Path,
         on_progress: Callable[[], None],
+        on_size: Callable[[int], None],
         retries: RetryPolicy,
     ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            openers: Open the address.
+            file: What is to be fetched.
+            source: Its source, for messages.
+            path: Where it goes; the part lies beside it.
+            on_progress: Called when bytes were written.
+            on_size: Called with the bytes still missing, when the first answer tells a size that the source did not; may
+                raise.
+            retries: Of broken connections.
+        """
         self._openers = openers
         self._file = file
         self._source = source
@@ -84,6 +97,7 @@ class Transfer:
         self._part = path.with_name(path.name + PART_SUFFIX)
         self._etag_file = path.with_name(path.name + ETAG_SUFFIX)
         self._on_progress = on_progress
+        self._on_size = on_size
         self._retries = retries
         self.completed_bytes = 0
         self.total_bytes = file.size_bytes
@@ -184,6 +198,8 @@ class Transfer:
                 # It knows no ranges, or the content changed: all of it comes.
                 await asyncio.to_thread(self._begin_anew, sink)
             self._check_total(opened)
+            if self._file.size_bytes is None and self.total_bytes is not None:
+                await asyncio.to_thread(self._on_size, self.total_bytes - sink.size)
             await asyncio.to_thread(self._write_etag, opened.etag)
             await self._receive(opened, sink)
         if self.total_bytes is not None and sink.size < self.total_bytes:

