@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,11 @@ def environment() -> dict[str, str]:
     return {**own, "HF_HUB_DISABLE_TELEMETRY": "1", "COLUMNS": "200"}
 
 
+def _installed_platforms() -> list[str]:
+    """Whatever else is installed where these tests run: the only platforms of the servers here are the board's."""
+    return [f"platform:{entry.name}" for entry in metadata.entry_points(group="cardcage.platforms")]
+
+
 def make_home(home: Path, hubs: dict[str, Hub], *, more: str = "") -> Served:
     store = home / "models"
     store.mkdir(parents=True)
@@ -121,6 +127,7 @@ data_dir = "{home / "data"}"
 
 [plugins]
 files = ["{BOARD}"]
+disabled = {json.dumps(_installed_platforms())}
 
 [sources.huggingface]
 endpoint = "{hubs["huggingface"].url}"
