@@ -127,6 +127,21 @@ def test_a_terminal_shows_bars_and_is_asked_before_a_model_is_deleted(served: Se
     assert json.loads(served.command("list", "--json").stdout)["models"] == []
 
 
+def test_a_terminal_is_asked_which_variant_is_meant(served: Served, hubs: dict[str, Hub]) -> None:
+    described = 'schema = 1\nname = "two"\nsize = "1b"\nplatform = "%s"\nchips = ["cpu"]\n'
+    for name in ("gguf", "twin"):
+        folder = served.store / name / "cpu/two-1b"
+        folder.mkdir(parents=True)
+        (folder / "model.toml").write_text(described % name)
+        (folder / "m.gguf").write_bytes(b"x")
+    piped = served.command("enable", "two")
+    assert (piped.returncode, "--platform" in piped.stderr) == (1, True)
+    status, screen = on_terminal(served, "enable", "two", "--id", "second", answers="2")
+    assert status == 0, screen
+    assert "1  two:1b@gguf-cpu" in screen
+    assert f'model_path = "{served.store}/twin/cpu/two-1b"' in served.config_file.read_text()
+
+
 @pytest.mark.parametrize("stops", [False, True])
 def test_ctrl_c_leaves_the_download_alone_unless_told_otherwise(
     served: Served, hubs: dict[str, Hub], stops: bool

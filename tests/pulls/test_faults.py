@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from hubs import Fault, Hub
-from pulling import Pulls, first_bytes, run
+from pulling import Pulls, content_of, first_bytes, run
 
 from cardcage.catalog import Catalog
 from cardcage_sdk.errors import (
@@ -157,6 +157,33 @@ async def test_content_that_changed_under_a_plain_address_is_fetched_whole(pulls
     hub.plain[FILE] = GGUF[::-1]
     assert (await run(pulls.library(), model)).error is None
     assert only_model(pulls) == GGUF[::-1]
+
+
+async def test_what_is_left_of_an_older_state_of_a_model_is_deleted(pulls: Pulls, hubs: dict[str, Hub]) -> None:
+    hub = hubs["huggingface"]
+    hub.repositories[REPO] = {FILE: GGUF}
+    hub.faults.append(Fault(path="/resolve/", times=3, cut_at=0.3))
+    assert isinstance((await run(pulls.library(), f"huggingface:{REPO}")).error, SourceUnavailableError)
+    assert len(pulls.partial_files()) == 1
+    hub.repositories[REPO] = {FILE: GGUF[::-1]}
+    assert (await run(pulls.library(), f"huggingface:{REPO}")).error is None
+    assert only_model(pulls) == GGUF[::-1]
+    assert not list((pulls.store / ".partial").iterdir())
+
+
+async def test_several_files_go_on_with_the_one_that_broke(pulls: Pulls, hubs: dict[str, Hub]) -> None:
+    hub = hubs["huggingface"]
+    hub.repositories[REPO] = {"t-q4_0-00001-of-00002.gguf": GGUF, "t-q4_0-00002-of-00002.gguf": GGUF[::-1]}
+    hub.faults.append(Fault(path="/resolve/", cut_at=1.0))
+    hub.faults.append(Fault(path="00002-of-00002", times=3, cut_at=0.3))
+    assert isinstance((await run(pulls.library(), f"huggingface:{REPO}")).error, SourceUnavailableError)
+    whole = next((pulls.store / ".partial").rglob("*00001-of-00002.gguf"))
+    # A disk that forgets: the first file was whole and checked, and is not any more.
+    whole.write_bytes(b"\0" * len(GGUF))
+    end = await run(pulls.library(), f"huggingface:{REPO}")
+    assert end.error is None
+    assert content_of(end, "t-q4_0-00001-of-00002.gguf") == GGUF
+    assert content_of(end, "t-q4_0-00002-of-00002.gguf") == GGUF[::-1]
 
 
 @pytest.mark.parametrize("status", [429, 503])

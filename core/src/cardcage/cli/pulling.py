@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from cardcage.cli.background import connect_or_start
+from cardcage.cli.choosing import can_ask, choose
 from cardcage.cli.exits import CommandError
 from cardcage.cli.output import note, print_json
 from cardcage.cli.usage import find_loaded, resolve
@@ -112,7 +113,7 @@ def _pull_or_ask(client: ServerClient, body: dict[str, Any], *, stops_on_interru
     except CommandError as error:
         if error.code != "variant_required":
             raise
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        if not can_ask():
             raise CommandError(f"{error}, with --platform", code=error.code) from error
     chosen = _choose(client.post("/v1/models/variants", body, timeout_seconds=240.0)["data"])
     return _follow(client, {**body, **chosen}, stops_on_interrupt=stops_on_interrupt)
@@ -120,20 +121,13 @@ def _pull_or_ask(client: ServerClient, body: dict[str, Any], *, stops_on_interru
 
 def _choose(variants: list[dict[str, Any]]) -> dict[str, str]:
     choices = [(variant, platform) for variant in variants for platform in variant["platforms"]]
-    console = Console(stderr=True, highlight=False)
-    for number, (variant, platform) in enumerate(choices, start=1):
-        chips = f"/{variant['chips'][0]}" if variant["chips"] else ""
-        console.print(
-            f"{number}  {platform}{chips}  {variant['label']}  {gigabytes(variant['size_bytes'])}", markup=False
-        )
-    while True:
-        console.print(f"Which one? [1-{len(choices)}] ", end="", markup=False)
-        answer = sys.stdin.readline()
-        if not answer:
-            raise CommandError("nothing was chosen")
-        if answer.strip().isdecimal() and 1 <= int(answer) <= len(choices):
-            variant, platform = choices[int(answer) - 1]
-            return {"platform": platform, **({"chip": variant["chips"][0]} if variant["chips"] else {})}
+    places = [f"{platform}/{variant['chips'][0]}" if variant["chips"] else platform for variant, platform in choices]
+    lines = [
+        f"{place}  {variant['label']}  {gigabytes(variant['size_bytes'])}"
+        for place, (variant, _) in zip(places, choices, strict=True)
+    ]
+    platform, _, chip = places[choose(lines)].partition("/")
+    return {"platform": platform, **({"chip": chip} if chip else {})}
 
 
 def _follow(client: ServerClient, body: dict[str, Any], *, stops_on_interrupt: bool) -> dict[str, Any]:

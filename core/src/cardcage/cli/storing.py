@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cardcage.catalog import Catalog
 from cardcage.cli.background import connect
+from cardcage.cli.choosing import can_ask
 from cardcage.cli.client import ServerClient, find_url
 from cardcage.cli.exits import CommandError
 from cardcage.cli.output import note, print_json, print_table
@@ -105,7 +106,7 @@ def remove(config: Config, *, model: str, is_sure: bool, url: str | None, as_jso
 
 
 def _confirm(config: Config, client: ServerClient | None, model: str, *, is_sure: bool) -> None:
-    if is_sure or not (sys.stdin.isatty() and sys.stderr.isatty()):
+    if is_sure or not can_ask():
         return
     try:
         found = client.find_available(model) if client is not None else _as_object(_local(config).find(model))

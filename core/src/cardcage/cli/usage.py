@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from cardcage.catalog import Catalog, default_model_id
+from cardcage.catalog.resolver import matching_artifacts
+from cardcage.cli.choosing import can_ask, choose
 from cardcage.cli.exits import CommandError
 from cardcage_sdk.errors import ModelNotFoundError
 
@@ -54,7 +56,7 @@ def resolve(config: Config, wanted: str, *, platform: str | None = None) -> Mode
         platform: `platform` or `platform/chip`, to choose between variants of one name.
 
     Raises:
-        CommandError: Several variants have this name and none was chosen.
+        CommandError: Several variants have this name, none was chosen, and there is no terminal to ask at.
         InvalidModelError: It is there but incomplete.
     """
     catalog = Catalog(config.store)
@@ -64,9 +66,16 @@ def resolve(config: Config, wanted: str, *, platform: str | None = None) -> Mode
     try:
         return catalog.find(wanted, platform=kind or None, chip=chip or None)
     except ModelNotFoundError as error:
-        if "several" in error.message:
+        if "several" not in error.message:
+            return None
+        if not can_ask():
             raise CommandError(f"{error.message}, or choose with --platform") from error
-        return None
+    several = [
+        artifact
+        for artifact in matching_artifacts(wanted, catalog.entries())
+        if kind in {"", artifact.platform} and (not chip or chip in artifact.chips)
+    ]
+    return several[choose([default_model_id(artifact) for artifact in several])]
 
 
 def forget_run_loads(config: Config, client: ServerClient, model_id: str) -> None:

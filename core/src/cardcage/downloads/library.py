@@ -260,6 +260,7 @@ class Downloads(Library):
             return
         self._by_folder[plan.folder] = pull
         try:
+            await asyncio.to_thread(self._drop_outdated, plan)
             pull.job = Job(
                 plan=plan,
                 catalog=self._catalog,
@@ -312,6 +313,14 @@ class Downloads(Library):
             naming=naming,
             folder=self._catalog.store / PARTIAL / key,
         )
+
+    def _drop_outdated(self, plan: JobPlan) -> None:
+        """Delete what was fetched of an older state of the same model: its files have other hashes now. In a thread."""
+        for partial in self._partials():
+            is_same = (partial.origin, partial.name, partial.size) == (plan.origin, plan.naming.name, plan.naming.size)
+            if is_same and partial.folder not in self._by_folder:
+                log.info("unfinished files are outdated", model=plan.asked, folder=partial.folder.name)
+                shutil.rmtree(partial.folder, ignore_errors=True)
 
     def _already_there(self, plan: JobPlan) -> ModelArtifact | None:
         """The model in the store that has exactly the files that would be fetched, under the same name."""

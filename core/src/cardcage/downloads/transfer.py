@@ -120,8 +120,11 @@ class Transfer:
             StorageFullError: The disk is full; what came stays.
         """
         if await asyncio.to_thread(self._path.is_file):
-            # It has its name, so an earlier try checked it.
-            return await self._finished(await asyncio.to_thread(sha256_of, self._path))
+            # It has its name, so an earlier try checked it; but disks forget too.
+            digest = await asyncio.to_thread(sha256_of, self._path)
+            if self._file.sha256 in {None, digest}:
+                return await self._finished(digest)
+            await asyncio.to_thread(self._path.unlink)
         await asyncio.to_thread(self._path.parent.mkdir, parents=True, exist_ok=True)
         is_fresh = not await asyncio.to_thread(self._part.is_file)
         try:
