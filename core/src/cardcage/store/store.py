@@ -164,8 +164,10 @@ class Store:
 
     def _check_identity(self, connection: sqlite3.Connection) -> bool:
         """Whether the file is still empty; one that is neither empty nor ours is refused."""
-        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+        # In this order: another process that makes the file right now marks it as ours before it makes tables, so tables seen
+        # first mean that the mark is seen after.
         (objects,) = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        (application_id,) = connection.execute("PRAGMA application_id").fetchone()
         if application_id == APPLICATION_ID:
             return False
         if application_id or objects:
