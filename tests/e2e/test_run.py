@@ -17,6 +17,57 @@ ANSWER = "Paris is the capital of France."
 pytestmark = pytest.mark.timeout(180)
 
 
+class Terminal:
+    """A command on a pseudo-terminal."""
+
+    def __init__(self, deployment, *arguments):
+        self.master, slave = pty.openpty()
+        self.process = deployment.start_command(
+            *arguments, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
+        )
+        os.close(slave)
+        self.seen = ""
+        self.position = 0
+
+    def expect(self, text, seconds=60):
+        """Read until a text comes after the last one that was expected."""
+        deadline = time.monotonic() + seconds
+        while text not in self.seen[self.position :]:
+            readable, _, _ = select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))
+            assert readable, f"{text!r} did not come: {self.seen[self.position :]!r}"
+            try:
+                self.seen += os.read(self.master, 4096).decode(errors="replace")
+            except OSError:
+                assert text in self.seen[self.position :], f"it ended: {self.seen!r}"
+        self.position = self.seen.index(text, self.position) + len(text)
+
+    def say(self, text):
+        os.write(self.master, text.encode())
+
+    def end(self):
+        """Its exit code, once it has ended by itself."""
+        return self.process.wait(timeout=60)
+
+    def close(self):
+        self.process.kill()
+        self.process.wait(timeout=60)
+        os.close(self.master)
+
+
+@pytest.fixture
+def on_terminal():
+    """Starts commands on terminals of their own; what is left of them ends with the test."""
+    opened = []
+
+    def start(deployment, *arguments):
+        opened.append(Terminal(deployment, *arguments))
+        return opened[-1]
+
+    yield start
+    for terminal in opened:
+        terminal.close()
+
+
 def test_run_starts_a_server_loads_answers_unloads_and_leaves_the_server(deploy, scripted):
     deployment = deploy()
     model = scripted(answer=ANSWER)
@@ -48,41 +99,43 @@ def test_two_runs_at_once_start_one_server_and_share_one_model(deploy, scripted)
     assert len(deployment.events("model unloaded")) == len(deployment.events("model loaded"))
 
 
-def test_a_run_that_ends_leaves_the_model_to_another_run(deploy, scripted):
+def test_a_run_that_ends_leaves_the_model_to_another_run(deploy, scripted, on_terminal):
     deployment = deploy().serve()
     model = scripted(answer=ANSWER)
-    terminal = Terminal(deployment, "run", str(model))
+    terminal = on_terminal(deployment, "run", str(model))
     terminal.expect(">>> ")
     assert deployment.command("run", str(model), "hi").stdout == f"{ANSWER}\n"
     assert deployment.models() == ["talker.scripted"]
     terminal.say("still there?\r")
     terminal.expect(ANSWER)
+    terminal.expect(">>> ")
     # The last one out takes with it what a run loaded.
     terminal.say("/exit\r")
     assert terminal.end() == 0
     assert deployment.models() == []
 
 
-def test_the_run_that_loaded_may_go_first(deploy, scripted):
+def test_the_run_that_loaded_may_go_first(deploy, scripted, on_terminal):
     deployment = deploy().serve()
     model = scripted(answer=ANSWER)
-    first = Terminal(deployment, "run", str(model))
+    first = on_terminal(deployment, "run", str(model))
     first.expect(">>> ")
-    second = Terminal(deployment, "run", str(model))
+    second = on_terminal(deployment, "run", str(model))
     second.expect(">>> ")
     first.say("\x04")
     assert first.end() == 0
     second.say("still there?\r")
     second.expect(ANSWER)
+    second.expect(">>> ")
     second.say("\x04")
     assert second.end() == 0
     assert deployment.models() == []
 
 
-def test_a_run_that_is_killed_holds_nothing(deploy, scripted):
+def test_a_run_that_is_killed_holds_nothing(deploy, scripted, on_terminal):
     deployment = deploy().serve()
     model = scripted(answer=ANSWER)
-    terminal = Terminal(deployment, "run", str(model))
+    terminal = on_terminal(deployment, "run", str(model))
     terminal.expect(">>> ")
     terminal.process.kill()
     terminal.end()
@@ -100,10 +153,10 @@ def test_run_never_unloads_what_was_loaded_by_name(deploy, scripted):
     assert deployment.models() == ["mine"]
 
 
-def test_load_takes_a_model_over_from_a_run(deploy, scripted):
+def test_load_takes_a_model_over_from_a_run(deploy, scripted, on_terminal):
     deployment = deploy().serve()
     model = scripted(answer=ANSWER)
-    terminal = Terminal(deployment, "run", str(model))
+    terminal = on_terminal(deployment, "run", str(model))
     terminal.expect(">>> ")
     assert "is loaded already" in deployment.command("load", str(model)).stderr
     terminal.say("/exit\r")
@@ -111,10 +164,10 @@ def test_load_takes_a_model_over_from_a_run(deploy, scripted):
     assert deployment.models() == ["talker.scripted"]
 
 
-def test_run_leaves_a_model_that_a_request_of_somebody_else_runs_on(deploy, scripted):
+def test_run_leaves_a_model_that_a_request_of_somebody_else_runs_on(deploy, scripted, on_terminal):
     deployment = deploy().serve()
     model = scripted(answer=" ".join(["w"] * 5000), delay_seconds=0.05)
-    terminal = Terminal(deployment, "run", str(model))
+    terminal = on_terminal(deployment, "run", str(model))
     terminal.expect(">>> ")
     body = {"model": "talker.scripted", "messages": [{"role": "user", "content": "x"}], "stream": True}
     with deployment.http() as http, http.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -182,44 +235,11 @@ def test_what_cannot_be_is_one_line(deploy, scripted, arguments, code, words):
     assert deployment.models() == []
 
 
-class Terminal:
-    """A command on a pseudo-terminal."""
-
-    def __init__(self, deployment, *arguments):
-        self.master, slave = pty.openpty()
-        self.process = deployment.start_command(
-            *arguments, stdin=slave, stdout=slave, stderr=slave, start_new_session=True
-        )
-        os.close(slave)
-        self.seen = ""
-        self.position = 0
-
-    def expect(self, text, seconds=60):
-        """Read until a text comes after the last one that was expected."""
-        deadline = time.monotonic() + seconds
-        while text not in self.seen[self.position :]:
-            readable, _, _ = select.select([self.master], [], [], max(0.0, deadline - time.monotonic()))
-            assert readable, f"{text!r} did not come: {self.seen[self.position :]!r}"
-            try:
-                self.seen += os.read(self.master, 4096).decode(errors="replace")
-            except OSError:
-                assert text in self.seen[self.position :], f"it ended: {self.seen!r}"
-        self.position = self.seen.index(text, self.position) + len(text)
-
-    def say(self, text):
-        os.write(self.master, text.encode())
-
-    def end(self):
-        code = self.process.wait(timeout=60)
-        os.close(self.master)
-        return code
-
-
-def test_a_conversation_on_a_terminal(deploy, scripted):
+def test_a_conversation_on_a_terminal(deploy, scripted, on_terminal):
     deployment = deploy().serve()
     rules = {"first": "the first answer", "two\nlines": "lines were joined", "long": " ".join(["w"] * 500)}
     model = scripted(rules=rules, answer="nothing", delay_seconds=0.02)
-    terminal = Terminal(deployment, "run", str(model))
+    terminal = on_terminal(deployment, "run", str(model))
     terminal.expect(">>> ")
     terminal.say("first\r")
     terminal.expect("the first answer")
