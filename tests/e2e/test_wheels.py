@@ -76,7 +76,7 @@ def test_they_serve_a_request(environment, smollm2_store, tmp_path):
                 path = str(smollm2_store / "llamacpp/cpu/smollm2-135m")
                 loaded = http.post("/v1/models/load", json={"model_id": "m", "model_path": path})
                 assert loaded.json()["actual_instance_count"] == 1, loaded.text
-                question = [{"role": "user", "content": "What is the capital of France?"}]
+                question = [{"role": "user", "content": "What is the capital of France? Answer in one sentence."}]
                 body = {"model": "m", "messages": question, "temperature": 0, "max_tokens": 20}
                 answer = http.post("/v1/chat/completions", json=body).json()
             assert "Paris" in answer["choices"][0]["message"]["content"]

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ModelUse", "find_loaded", "forget_run_loads", "resolve"]
 
 POLL_SECONDS = 0.1
+SETTLE_SECONDS = 2.0
 
 
 def find_loaded(client: ServerClient, wanted: str, artifact: ModelArtifact | None) -> dict[str, Any] | None:
@@ -182,12 +183,18 @@ class ModelUse:
             loaded_at = json.loads(marker.read_text())["loaded_at"]
         except (OSError, ValueError, KeyError):
             return  # no `run` has loaded it
-        model = find_loaded(self._client, str(self.model["id"]), None)
-        if model is None or model["loaded_at"] != loaded_at:
-            marker.unlink(missing_ok=True)
-            return
-        if model["running"] or model["queued"]:
-            return
+        # An answer that Ctrl+C has just stopped still counts as running until its engine has let go.
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while True:
+            model = find_loaded(self._client, str(self.model["id"]), None)
+            if model is None or model["loaded_at"] != loaded_at:
+                marker.unlink(missing_ok=True)
+                return
+            if not model["running"] and not model["queued"]:
+                break
+            if time.monotonic() > deadline:
+                return
+            time.sleep(POLL_SECONDS)
         self._client.post("/v1/models/unload", {"model_id": model["id"]}, timeout_seconds=60.0)
         marker.unlink(missing_ok=True)
 
