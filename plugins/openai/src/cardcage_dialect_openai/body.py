@@ -1,23 +1,16 @@
 """From the bytes of a request body to a checked wire model, with one clear sentence where that fails. Pure."""
 
-import json
-import re
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from cardcage_sdk.client_json import check_plain, decode_json
 from cardcage_sdk.errors import InvalidRequestError
 
 __all__ = ["check_plain", "param_path", "parse_body", "parse_value", "read_json"]
 
 Model = TypeVar("Model", bound=BaseModel)
-
-_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_REPLACEMENT = "\ufffd"
-
-_MAX_DEPTH = 200
 
 
 def parse_body(model: type[Model], data: bytes) -> Model:
@@ -30,22 +23,12 @@ def parse_body(model: type[Model], data: bytes) -> Model:
 
 
 def read_json(data: bytes) -> dict[str, Any]:
-    """Read a JSON object, whatever content type the request named.
-
-    Lone surrogates, which JavaScript writes for a cut emoji, become U+FFFD: nothing behind this could encode them.
+    """Read a JSON object, whatever content type the request named; see `decode_json`.
 
     Raises:
         InvalidRequestError: Not JSON in UTF-8, NaN or Infinity in it, nested too deeply, or not an object.
     """
-    try:
-        value = json.loads(data, parse_constant=_refuse_constant)
-        if _SURROGATE_ESCAPE.search(data):
-            value = _without_surrogates(value)
-    except RecursionError:
-        raise InvalidRequestError("The request body is nested too deeply") from None
-    except ValueError as error:  # JSONDecodeError, UnicodeDecodeError, and integers of too many digits
-        reason = str(error) if data.strip() else "it is empty"
-        raise InvalidRequestError(f"The request body is not valid JSON: {reason}") from error
+    value = decode_json(data)
     if not isinstance(value, dict):
         raise InvalidRequestError("The request body must be a JSON object")
     return value
@@ -71,25 +54,6 @@ def parse_value(model: type[Model], value: object, *, prefix: str = "") -> Model
         raise InvalidRequestError(f"'{path}' {_sentence(details[0])}{more}", param=path) from error
 
 
-def check_plain(value: object, *, param: str) -> None:
-    """Bound a JSON value that is handed on as it is (a schema, options): a worker's pipe takes no deeper and no larger one.
-
-    Raises:
-        InvalidRequestError: More than 200 levels deep, or an integer of more than 64 bits.
-    """
-    pending: list[tuple[object, int]] = [(value, 0)]
-    while pending:
-        item, depth = pending.pop()
-        if depth > _MAX_DEPTH:
-            raise InvalidRequestError(f"'{param}' is nested deeper than {_MAX_DEPTH} levels", param=param)
-        if isinstance(item, int) and not -(2**63) <= item < 2**64:
-            raise InvalidRequestError(f"'{param}' holds an integer of more than 64 bits", param=param)
-        if isinstance(item, dict):
-            pending.extend((child, depth + 1) for child in item.values())
-        elif isinstance(item, list):
-            pending.extend((child, depth + 1) for child in item)
-
-
 def param_path(location: tuple[int | str, ...], *, prefix: str = "") -> str:
     """Write a location as clients know it: `messages[0].content`."""
     path = prefix
@@ -111,21 +75,3 @@ def _sentence(detail: ErrorDetails) -> str:
         if message.startswith(start):
             return "must be" + message[len(start) :]
     return message if message.startswith("must ") else f"is wrong: {message}"
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _repaired(text: str) -> str:
-    return _SURROGATE.sub(_REPLACEMENT, text)
-
-
-def _without_surrogates(value: Any) -> Any:
-    if isinstance(value, str):
-        return _repaired(value)
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {_repaired(key): _without_surrogates(item) for key, item in value.items()}
-    return value
