@@ -5,7 +5,8 @@ with the same number of threads; ratios are taken inside a round.
 
 - `clients`: 32 clients, each with one text a request, through HTTP, server, pipe and worker.
 - `one by one`: one client, one text a request.
-- `bare`: a process with nothing but onnxruntime and the tokenizer, batches of the size that took the least CPU time in the warm-up.
+- `bare`: a process with nothing but onnxruntime and the tokenizer, batches of the size that took the least CPU time in the
+  warm-up.
 - `st`: sentence-transformers with its ONNX backend, where `--sentence-transformers PYTHON` names an interpreter that has it
   (`make peers`); it is given the best batch size of its own.
 - `budget` and `count`: the same bare loop over 64 texts of 5 to 200 words, batched by this platform's batcher, and 32 at a time

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from cardcage_platform_onnx.genai_model import read_genai_config
+from cardcage_platform_onnx.genai_config import context_tokens_for, read_genai_config
+from cardcage_platform_onnx.genai_model import GenaiModel
 from cardcage_platform_onnx.guidance import MAX_SCHEMA_DEPTH, guidance_for
 from cardcage_platform_onnx.prompting import Prompter
 from cardcage_platform_onnx.sampling import RULED_OUT, LogitAdjuster, search_options, token_logprob
 from cardcage_platform_onnx.vocabulary import Vocabulary
 from cardcage_sdk.chat import ChatRequest, Message, ResponseFormat, Sampling, TextPart, ToolChoice, ToolSpec
-from cardcage_sdk.errors import InvalidModelError, InvalidRequestError, InvalidSchemaError, UnsupportedError
+from cardcage_sdk.errors import (
+    InvalidModelError,
+    InvalidRequestError,
+    InvalidSchemaError,
+    UnsupportedError,
+    UnsupportedPlatformError,
+)
 from cardcage_sdk.models import ModelArtifact
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
@@ -276,7 +284,18 @@ def test_genai_config(tmp_path) -> None:
     config = read_genai_config(tmp_path)
     assert config.end_tokens == {2, 7}
     assert config.cache_bytes_per_token == 2 * 4 * 30 * 3 * 64
+    artifact = ModelArtifact(path=tmp_path, name="m")
+    assert context_tokens_for(config, artifact, None) == 8192
+    assert context_tokens_for(config, artifact, 512) == 512
+    assert context_tokens_for(config, artifact, 100_000) == 8192
+    assert context_tokens_for(config, ModelArtifact(path=tmp_path, name="m", context_tokens=1024), None) == 1024
     del model["context_length"]
     (tmp_path / "genai_config.json").write_text(json.dumps({"model": model}))
     with pytest.raises(InvalidModelError, match="context_length"):
         read_genai_config(tmp_path)
+
+
+def test_a_missing_runtime_says_what_to_install(monkeypatch, tmp_path) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime_genai", None)
+    with pytest.raises(UnsupportedPlatformError, match=r"cardcage-platform-onnx\[genai\]"):
+        GenaiModel(tmp_path, threads=1, provider="auto", provider_options={}, cache_bytes=1)

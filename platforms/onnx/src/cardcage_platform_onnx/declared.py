@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from cardcage_sdk.capabilities import Capabilities, Feature, Task
 
-__all__ = ["CAPABILITIES", "CHAT_FEATURES", "CHAT_SAMPLING", "EMBED_IN_FLIGHT"]
+__all__ = ["CAPABILITIES", "CHAT_FEATURES", "CHAT_SAMPLING", "EMBED_IN_FLIGHT", "INSTALL_GENAI_COMMAND"]
+
+INSTALL_GENAI_COMMAND = "pip install 'cardcage-platform-onnx[genai]'"
 
 EMBED_IN_FLIGHT = 64
 """Embedding and rerank requests that the engine takes at once, to batch across them."""

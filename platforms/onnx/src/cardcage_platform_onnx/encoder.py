@@ -88,7 +88,8 @@ class EncoderEngine(BatchEngine):
         else:
             check_labels(self._session.width)
         longest = self._session.fixed_length
-        max_tokens = self._config.max_tokens if longest is None else min(self._config.max_tokens, longest)
+        limits = (self._config.max_tokens, longest, options.context_tokens)
+        max_tokens = min(limit for limit in limits if limit is not None)
         assert self._files.tokenizer is not None
         self._tokenizer = TextTokenizer(self._files.tokenizer, max_tokens=max_tokens)
         self._lengths = padded_lengths(

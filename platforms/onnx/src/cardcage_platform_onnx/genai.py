@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cardcage_platform_onnx.declared import CAPABILITIES
-from cardcage_platform_onnx.genai_model import GenaiModel, Generator, GrammarError, read_genai_config
+from cardcage_platform_onnx.genai_config import context_tokens_for, read_genai_config
+from cardcage_platform_onnx.genai_model import GenaiModel, Generator, GrammarError
 from cardcage_platform_onnx.guidance import Guidance, guidance_for
 from cardcage_platform_onnx.memory import give_back
 from cardcage_platform_onnx.prompting import Prompter
@@ -44,8 +45,6 @@ __all__ = ["GenaiEngine"]
 
 # Prepared requests whose tokens are kept for `add`.
 PREPARED = 32
-# Without an option, a model whose files promise more gets this: its cache would be larger than most boards' memory.
-DEFAULT_CONTEXT_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +105,7 @@ class GenaiEngine(BatchEngine):
             raise UnsupportedModelError(f"'{directory}' has no tokenizer.json", param="model_path")
         self._vocabulary = Vocabulary(self._files.tokenizer)
         self._prompter = Prompter(self._vocabulary, directory, artifact)
-        wanted = options.context_tokens or artifact.context_tokens or DEFAULT_CONTEXT_TOKENS
-        self._context_tokens = min(wanted, self._config.context_tokens)
+        self._context_tokens = context_tokens_for(self._config, artifact, options.context_tokens)
         self._open()
         self._slots, self._max_slots = options.slots, options.max_slots
         missing = set() if self._prompter.can_switch_thinking else {Feature.THINKING}

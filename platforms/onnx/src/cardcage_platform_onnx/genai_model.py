@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from cardcage_platform_onnx.declared import INSTALL_GENAI_COMMAND
 from cardcage_platform_onnx.guidance import Guidance
-from cardcage_platform_onnx.model_files import GENAI_CONFIG, read_json
 from cardcage_platform_onnx.sampling import Logits
-from cardcage_sdk.errors import EngineFailedError, InvalidModelError, LoadFailedError, OutOfMemoryError
+from cardcage_sdk.errors import EngineFailedError, LoadFailedError, OutOfMemoryError, UnsupportedPlatformError
 
-__all__ = ["GenaiConfig", "GenaiModel", "Generator", "GrammarError", "read_genai_config"]
+__all__ = ["GenaiModel", "Generator", "GrammarError"]
 
-_NAMES = {"cuda": "cuda", "openvino": "OpenVINO", "qnn": "QNN", "directml": "dml", "webgpu": "WebGPU"}
+# Names of execution providers as this runtime spells them.
+_NAMES = {"openvino": "OpenVINO", "qnn": "QNN", "directml": "dml", "webgpu": "WebGPU", "vitisai": "VitisAI"}
 
 # A cache of this size may be allocated for a request at once; a longer one grows as it fills, a little slower.
 SHARED_CACHE_BYTES = 128 << 20
@@ -25,52 +25,6 @@ SHARED_CACHE_BYTES = 128 << 20
 
 class GrammarError(ValueError):
     """The runtime does not take a grammar; the message is its own."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenaiConfig:
-    """What `genai_config.json` says.
-
-    Attributes:
-        context_tokens: Positions that the model knows.
-        end_tokens: Ids that end an answer.
-        cache_bytes_per_token: Key-value cache of one token of one sequence.
-        search: Default search options.
-    """
-
-    type: str
-    context_tokens: int
-    end_tokens: frozenset[int]
-    cache_bytes_per_token: int
-    search: Mapping[str, Any] = field(default_factory=dict)
-
-
-def read_genai_config(directory: Path) -> GenaiConfig:
-    """Read the file.
-
-    Raises:
-        InvalidModelError: It lacks what is needed.
-    """
-    config = read_json(directory / GENAI_CONFIG)
-    try:
-        model = config["model"]
-        decoder = model["decoder"]
-        ends = model["eos_token_id"]
-        # Key and value in float32, as CPU builds have them; half as much elsewhere.
-        cache = (
-            2 * 4 * int(decoder["num_hidden_layers"]) * int(decoder["num_key_value_heads"]) * int(decoder["head_size"])
-        )
-        return GenaiConfig(
-            type=str(model["type"]),
-            context_tokens=int(model["context_length"]),
-            end_tokens=frozenset(map(int, ends if isinstance(ends, list) else [ends])),
-            cache_bytes_per_token=cache,
-            search=config.get("search") or {},
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidModelError(
-            f"'{directory / GENAI_CONFIG}' lacks or has wrong: {error}", param="model_path"
-        ) from error
 
 
 class GenaiModel:
@@ -82,12 +36,17 @@ class GenaiModel:
         """Load.
 
         Raises:
+            UnsupportedPlatformError: The runtime is not installed.
             OutOfMemoryError: It did not fit.
             LoadFailedError: Anything else, with the runtime's own words.
         """
         # Not at the top: importing it changes the process's environment.
-        import onnxruntime_genai as og
-
+        try:
+            import onnxruntime_genai as og
+        except ImportError as error:
+            raise UnsupportedPlatformError(
+                "onnx", reason=f"onnxruntime-genai cannot be imported ({error}); run: {INSTALL_GENAI_COMMAND}"
+            ) from error
         self._runtime = og
         self._cache_bytes = cache_bytes
         og.disable_telemetry_events()

@@ -6,7 +6,8 @@ import importlib.metadata
 import importlib.util
 from typing import TYPE_CHECKING, ClassVar
 
-from cardcage_platform_onnx.declared import CAPABILITIES
+from cardcage_platform_onnx.declared import CAPABILITIES, INSTALL_GENAI_COMMAND
+from cardcage_platform_onnx.genai_config import context_tokens_for, read_genai_config
 from cardcage_platform_onnx.model_files import EXACT, find_model, is_ours
 from cardcage_platform_onnx.onnx_header import OnnxHeaderError, read_onnx_header
 from cardcage_platform_onnx.options import OnnxOptions
@@ -28,7 +29,6 @@ __all__ = ["OnnxPlatform", "register_platforms"]
 CARDCAGE_CONTRACT = (0, 1)
 
 INSTALL_COMMAND = "pip install 'cardcage-platform-onnx[cpu]'"
-INSTALL_GENAI_COMMAND = "pip install 'cardcage-platform-onnx[genai]'"
 
 # Measured: interpreter, numpy, onnxruntime and tokenizers, and the buffers of one step of 512 tokens.
 _FIXED_BYTES = 120 << 20
@@ -88,16 +88,19 @@ class OnnxPlatform(Platform):
         return is_ours(artifact)
 
     def estimate(self, artifact: ModelArtifact, options: Mapping[str, JsonValue]) -> MemoryEstimate:
-        """Weights as they are once loaded, and the fixed part; a chat model's cache comes with its requests."""
-        weights = artifact.size_bytes
+        """Weights as they are once loaded, one chat request's cache, and the fixed part."""
+        weights, cache = artifact.size_bytes, 0
         try:
             files = find_model(artifact)
             if files.kind == "encoder":
                 variant = options.get("variant") or artifact.extra.get("variant") or EXACT
                 weights = _loaded_bytes(files.onnx_file(str(variant)))
+            else:
+                config = read_genai_config(files.directory)
+                cache = config.cache_bytes_per_token * context_tokens_for(config, artifact, None)
         except CardcageError:
             pass  # the load will say what is wrong with it; an estimate is no place for that
-        return MemoryEstimate(device_bytes=0, host_bytes=int(weights * _WEIGHT_FACTOR) + _FIXED_BYTES)
+        return MemoryEstimate(device_bytes=0, host_bytes=int(weights * _WEIGHT_FACTOR) + cache + _FIXED_BYTES)
 
     def worker_environment(self, options: Mapping[str, JsonValue]) -> Mapping[str, str]:
         """The tokenizer would start a thread on every core, beside those that core shares out."""
