@@ -262,45 +262,35 @@ class Connection:
 
 
 class Clients:
-    """Connections that stay open over the whole run, so that no round pays for them."""
+    """Clients of a server. They connect before the clock starts, since the server closes what is idle while others run."""
 
     def __init__(self, server: Server) -> None:
         host, _, port = server.url.rpartition("//")[2].partition(":")
-        self._runner = asyncio.Runner()
-        self._connections = [Connection(host, int(port)) for _ in range(CLIENTS)]
-        self._runner.run(self._each(lambda connection: connection.open()))
+        self._host, self._port = host, int(port)
 
     def together(self, texts: list[str]) -> float:
         """All clients at once, each with its share of the texts; texts per second."""
-        shares = [texts[number::CLIENTS] for number in range(CLIENTS)]
-
-        async def main() -> None:
-            await asyncio.gather(*(self._send(c, share) for c, share in zip(self._connections, shares, strict=True)))
-
-        start = time.perf_counter()
-        self._runner.run(main())
-        return len(texts) / (time.perf_counter() - start)
+        return asyncio.run(self._run([texts[number::CLIENTS] for number in range(CLIENTS)]))
 
     def one_by_one(self, texts: list[str]) -> float:
         """One client, one request after the other; texts per second."""
-        start = time.perf_counter()
-        self._runner.run(self._send(self._connections[0], texts))
-        return len(texts) / (time.perf_counter() - start)
+        return asyncio.run(self._run([texts]))
 
-    def close(self) -> None:
-        """Disconnect all."""
-        for connection in self._connections:
+    async def _run(self, shares: list[list[str]]) -> float:
+        connections = [Connection(self._host, self._port) for _ in shares]
+        for connection in connections:
+            await connection.open()
+        start = time.perf_counter()
+        await asyncio.gather(*(self._send(c, share) for c, share in zip(connections, shares, strict=True)))
+        seconds = time.perf_counter() - start
+        for connection in connections:
             connection.close()
-        self._runner.close()
+        return sum(map(len, shares)) / seconds
 
     @staticmethod
     async def _send(connection: Connection, texts: list[str]) -> None:
         for text in texts:
             await connection.post(text)
-
-    async def _each(self, call: Callable[[Connection], Any]) -> None:
-        for connection in self._connections:
-            await call(connection)
 
 
 # --- the runs ---
@@ -351,7 +341,6 @@ def compare(arguments: argparse.Namespace) -> None:
                 if name == "clients":
                     for who, seconds in cpu_seconds(server).items():
                         cpu.setdefault(who, []).append((seconds - before[who]) / len(texts))
-        clients.close()
         bare.end()
         if peer is not None:
             peer.end()
