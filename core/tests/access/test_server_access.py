@@ -225,18 +225,29 @@ def test_no_spelling_of_a_path_gets_round_the_guard(closed, target: str) -> None
     assert status == b"401", target
 
 
-def test_a_whole_url_as_target_needs_the_scope_of_its_path(closed) -> None:
-    for target in ("/probe/manage/7", "http://x/probe/manage/7", "http://x/probe/manage/7?a=1"):
-        lines = [
-            f"POST {target} HTTP/1.1",
-            "Host: localhost",
-            f"x-api-key: {closed.reader}",
-            "Content-Length: 0",
-            "Connection: close",
-        ]
-        answer = raw(closed.url, "\r\n".join([*lines, "", ""]).encode())
-        assert answer.split(b" ", 2)[1] == b"403", target
-        assert b"models:manage" in answer
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/probe/manage/7",
+        "http://x/probe/manage/7",
+        "http://x/probe/manage/7?a=1",
+        "//probe/manage/7",
+        "////probe/manage/7",
+        "http://x//probe/manage/7",
+        "/%2fprobe/manage/7",
+    ],
+)
+def test_every_spelling_of_a_path_needs_its_scope(closed, target: str) -> None:
+    lines = [
+        f"POST {target} HTTP/1.1",
+        "Host: localhost",
+        f"x-api-key: {closed.reader}",
+        "Content-Length: 0",
+        "Connection: close",
+    ]
+    answer = raw(closed.url, "\r\n".join([*lines, "", ""]).encode())
+    assert answer.split(b" ", 2)[1] == b"403", target
+    assert b"models:manage" in answer
 
 
 def test_a_connection_that_was_refused_an_upgrade_is_told_to_close(closed) -> None:
@@ -377,6 +388,9 @@ def test_each_socket_has_rules_of_its_own(start_server) -> None:
         assert client.get(f"{wide}/probe/own", headers={**shown, "Host": "any.name.example"}).status_code == 200
         not_served = client.get(f"{wide}/v1/models", headers=shown)
         assert (not_served.status_code, not_served.json()["error"]["code"]) == (404, "not_found")
+        for spelling in ("//v1/models", "http://x///v1/models"):
+            head = f"GET {spelling} HTTP/1.1\r\nHost: x\r\nx-api-key: {key}\r\nConnection: close\r\n\r\n"
+            assert raw(wide, head.encode()).split(b" ", 2)[1] == b"404", spelling
         # The deep dialect is not served either: its path is answered in the form of who owns the rest here.
         deep = client.get(f"{wide}/probe/deep/own", headers=shown)
         assert (deep.status_code, deep.json()["form"]) == (404, "probe")

@@ -101,7 +101,10 @@ def credentials_of(scope: Scope) -> list[str]:
 
 
 def routed_path(scope: Scope) -> str:
-    """The path that the framework will route by: without scheme and host, and without the prefix that the server adds."""
+    """The path that the framework will route by: without scheme and host, and without the prefix that the server adds.
+
+    The framework takes `//v1/models` for `/v1/models`, so that is what has an owner and needs a scope.
+    """
     path: str = scope["path"]
     if not path.startswith("/"):
         try:
@@ -111,7 +114,7 @@ def routed_path(scope: Scope) -> str:
     root: str = scope.get("root_path", "").rstrip("/")
     if root and (path == root or path.startswith(f"{root}/")):
         path = path[len(root) :]
-    return path or "/"
+    return f"/{path.lstrip('/')}"
 
 
 def _is_preflight(scope: Scope) -> bool:
