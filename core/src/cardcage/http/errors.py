@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import structlog
-from quart import Quart, Response, request
+from quart import Quart, Response, has_websocket_context, request, websocket
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from cardcage_sdk.errors import (
@@ -27,15 +27,18 @@ log = structlog.get_logger("cardcage.http")
 
 
 def register_error_handlers(app: Quart, owners: PathOwners) -> None:
-    """Let `owners` render errors of the tree, the framework's own, and faults."""
+    """Let `owners` render errors of the tree, the framework's own, and faults, also before a WebSocket is accepted."""
 
     def render(error: CardcageError) -> Response:
-        reply = owners.error_reply(error, request.path)
-        return Response(reply.body, reply.status, headers={**reply.headers, "Content-Type": reply.content_type})
+        reply = owners.error_reply(error, _path())
+        headers = {**reply.headers, "Content-Type": reply.content_type}
+        if has_websocket_context():
+            headers["Connection"] = "close"  # as `send_reply` has it
+        return Response(reply.body, reply.status, headers=headers)
 
     async def known(error: CardcageError) -> Response:
         if isinstance(error, InternalError):
-            log.error("internal error", path=request.path, exc_info=error)
+            log.error("internal error", path=_path(), exc_info=error)
         return render(error)
 
     async def framework(error: HTTPException) -> Response | HTTPException:
@@ -44,12 +47,17 @@ def register_error_handlers(app: Quart, owners: PathOwners) -> None:
         return render(_translate(error, limit_bytes=int(app.config["MAX_CONTENT_LENGTH"])))
 
     async def fault(error: Exception) -> Response:
-        log.error("unhandled exception", path=request.path, exc_info=error)
+        log.error("unhandled exception", path=_path(), exc_info=error)
         return render(InternalError())
 
     app.register_error_handler(CardcageError, known)
     app.register_error_handler(HTTPException, framework)
     app.register_error_handler(Exception, fault)
+
+
+def _path() -> str:
+    """The path of the running request or WebSocket."""
+    return websocket.path if has_websocket_context() else request.path
 
 
 def _translate(error: HTTPException, *, limit_bytes: int) -> CardcageError:
@@ -59,7 +67,7 @@ def _translate(error: HTTPException, *, limit_bytes: int) -> CardcageError:
         return MethodNotAllowedError(request.method, request.path, allowed=allowed)
     match error.code:
         case 404:
-            return RouteNotFoundError(request.path)
+            return RouteNotFoundError(_path())
         case 408:
             return RequestTimeoutError()
         case 413:
