@@ -73,6 +73,23 @@ def test_one_sentence_names_the_first_of_several_problems() -> None:
     assert caught.value.param == "model"
 
 
+@pytest.mark.parametrize(
+    ("member", "says"),
+    [
+        ('"stream_options": 5', "'stream_options' must be an object"),
+        ('"logit_bias": []', "'logit_bias' must be an object"),
+        ('"tools": {}', "'tools' must be an array"),
+        ('"tools": [null]', "'tools[0]' must be an object"),
+        ('"response_format": "json_object"', "'response_format' must be an object"),
+    ],
+)
+def test_shapes_are_told_in_the_words_of_json(member: str, says: str) -> None:
+    body = '{"model": "m", "messages": [{"role": "user", "content": "hi"}], ' + member + "}"
+    with pytest.raises(InvalidRequestError) as caught:
+        parse_body(ChatCompletionRequest, body.encode())
+    assert caught.value.message == says
+
+
 def test_negative_instance_counts_are_malformed_and_unknown_default_params_named() -> None:
     with pytest.raises(InvalidRequestError) as caught:
         parse_body(LoadModelRequest, b'{"model_id": "m", "model_path": "/m", "instance_count": -1}')

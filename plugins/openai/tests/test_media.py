@@ -183,3 +183,10 @@ def test_bounds_are_settings() -> None:
         decode(image(url), max_image_bytes=1000)
     with pytest.raises(InvalidContentPartError, match="8 x 8 pixels"):
         decode(image(url), max_image_pixels=63)
+
+
+@pytest.mark.parametrize("address", [None, 5, []])
+def test_an_address_of_a_wrong_shape_is_told_in_one_sentence(address: object) -> None:
+    with pytest.raises(InvalidContentPartError, match=r"image_url' must be an object with 'url'$") as caught:
+        decode({"type": "image_url", "image_url": address})
+    assert caught.value.param == "messages[0].content[0].image_url"

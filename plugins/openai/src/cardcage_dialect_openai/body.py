@@ -12,6 +12,9 @@ __all__ = ["check_plain", "param_path", "parse_body", "parse_value", "read_json"
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_SHAPES = {"dict_type": "an object", "model_type": "an object", "list_type": "an array"}
+"""JSON's words for errors that pydantic tells in Python's."""
+
 
 def parse_body(model: type[Model], data: bytes) -> Model:
     """Read a JSON body and check it against a wire model.
@@ -70,6 +73,8 @@ def _sentence(detail: ErrorDetails) -> str:
         return "is required"
     if detail["type"] == "extra_forbidden":
         return "is unknown"
+    if detail["type"] in _SHAPES:
+        return f"must be {_SHAPES[detail['type']]}"
     message = detail["msg"]
     for start in ("Input should be", "Value should"):
         if message.startswith(start):

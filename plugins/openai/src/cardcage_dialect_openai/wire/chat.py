@@ -92,7 +92,9 @@ class ImageUrl(WireModel):
 class ImageContent(WireModel):
     """An `image_url` part; lax clients send the address without the object around it."""
 
-    image_url: Annotated[ImageUrl | str, shaped(lambda value: isinstance(value, str | dict), "an object with 'url'")]
+    image_url: Annotated[
+        ImageUrl | str, shaped(lambda value: isinstance(value, str | dict), "an object with 'url'", is_required=True)
+    ]
 
 
 class InputAudio(WireModel):
