@@ -63,6 +63,14 @@ class Dialect(ABC):
     any_origin_paths: ClassVar[tuple[str, ...]] = ()
     """Paths that web pages of any origin may call by default; everything else takes own and loopback origins only."""
 
+    allowed_origins: ClassVar[tuple[str, ...]] = ()
+    """Origins of web pages that may always call this dialect's paths, as `app://*`, beside own and loopback ones; `*` stands
+    for any text. For the schemes of desktop programs and browser extensions, which no web page can have."""
+
+    upload_paths: ClassVar[tuple[str, ...]] = ()
+    """Prefixes of paths whose bodies are files: they may be as large as `[server] max_upload_bytes`, and arrive only as fast as
+    the route reads them (`async for chunk in request.body`). A route there must not ask for the body as a whole."""
+
     open_paths: ClassVar[tuple[str, ...]] = ()
     """Paths that need no key even where keys are configured, each named in full, as `/health`. Everything else needs one."""
 

@@ -5,15 +5,29 @@ Every method is called in the server's event loop. Errors are those of `cardcage
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from cardcage_sdk.models import ModelFacts, ModelFile
+from cardcage_sdk.service import GenerationDefaults
+
 if TYPE_CHECKING:
+    from cardcage_sdk.capabilities import Capabilities
     from cardcage_sdk.errors import CardcageError
     from cardcage_sdk.sources import Offer
 
-__all__ = ["FileProgress", "Library", "PullProgress", "PullRequest", "PullState", "StoredModel", "VariantReport"]
+__all__ = [
+    "CreateRequest",
+    "FileProgress",
+    "Library",
+    "ModelDescription",
+    "PullProgress",
+    "PullRequest",
+    "PullState",
+    "StoredModel",
+    "VariantReport",
+]
 
 PullState = Literal["resolving", "waiting", "downloading", "checking", "done", "failed", "cancelled", "interrupted"]
 """`waiting`: for another pull to end. `checking`: all bytes are there and are looked at before they appear in the store.
@@ -96,7 +110,9 @@ class StoredModel:
         name: Name with size, as `smollm2:135m`.
         path: Its directory.
         modified_at: When it came into the store, Unix time in seconds.
-        digest: Stands for the exact content: sha256 over names, sizes and hashes of its files, lower-case hex.
+        digest: Stands for the exact content: sha256 over names, sizes and hashes of its files and what its `model.toml` sets,
+            lower-case hex.
+        files: Its files.
         problem: Why it cannot be used, or None.
     """
 
@@ -112,6 +128,7 @@ class StoredModel:
     modified_at: float = 0.0
     digest: str = ""
     problem: str | None = None
+    files: tuple[ModelFile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +149,45 @@ class VariantReport:
     platforms: tuple[str, ...] = ()
     reason: str = ""
     files: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelDescription:
+    """A model of the store, and what is known of it without loading it.
+
+    Attributes:
+        capabilities: What it will be able to do; None where no platform of this installation takes it.
+        defaults: What its `model.toml` sets.
+    """
+
+    model: StoredModel
+    facts: ModelFacts = field(default_factory=ModelFacts)
+    capabilities: Capabilities | None = None
+    defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateRequest:
+    """Make a model of the store from another one, or from files that were uploaded.
+
+    What is None or empty is taken from `base`. Files are shared with it where the file system can (hard links), so that a model
+    costs no second copy, and outlives the one that it was made from.
+
+    Attributes:
+        name: `name`, `name:size` or `owner/name:size`. A model of this name is replaced.
+        base: Any name of a model of the store; None takes `files`.
+        files: sha256 in lower-case hex of an uploaded file, by its name in the model.
+        chat_template: Jinja source.
+        defaults: Over those of the base, one by one.
+        license: Text or name of the licence.
+    """
+
+    name: str
+    base: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    chat_template: str | None = None
+    defaults: GenerationDefaults = field(default_factory=GenerationDefaults)
+    license: str | None = None
 
 
 class Library(Protocol):
@@ -190,6 +246,50 @@ class Library(Protocol):
         Raises:
             ModelNotFoundError: There is neither.
             ModelInUseError: It is loaded.
+        """
+        ...
+
+    async def describe(self, name: str) -> ModelDescription:
+        """A model of the store, with what can be read of it without loading it.
+
+        Raises:
+            ModelNotFoundError, InvalidModelError: As `find`.
+        """
+        ...
+
+    async def descriptions(self) -> Sequence[ModelDescription]:
+        """The same of every usable model of the store."""
+        ...
+
+    async def has_file(self, sha256: str) -> bool:
+        """Whether a file of this content (lower-case hex) was uploaded, or is part of a model of the store."""
+        ...
+
+    async def add_file(self, sha256: str, chunks: AsyncIterable[bytes]) -> bool:
+        """Take an uploaded file for `create`; it is kept for a day.
+
+        Args:
+            sha256: What its content must have, lower-case hex.
+            chunks: Its bytes. They are read to the end in any case.
+
+        Returns:
+            Whether it is new.
+
+        Raises:
+            InvalidRequestError: The content has another sha256.
+            StorageFullError: It does not fit.
+        """
+        ...
+
+    async def create(self, request: CreateRequest) -> StoredModel:
+        """Make a model; see `CreateRequest`.
+
+        Raises:
+            ModelNotFoundError: There is no such base, or no file of such content.
+            InvalidRequestError: No model can have this name, or a file this one.
+            InvalidModelError, PlatformDetectionError: The files are no model that an installed platform takes.
+            ModelInUseError: A model of this name lies elsewhere in the store and is loaded.
+            StorageFullError: A file had to be copied and does not fit.
         """
         ...
 

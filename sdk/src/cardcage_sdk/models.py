@@ -9,7 +9,7 @@ from pathlib import Path
 from cardcage_sdk.capabilities import Capabilities
 from cardcage_sdk.chat import JsonValue
 
-__all__ = ["LoadOptions", "ModelArtifact", "ModelFile", "ModelInfo"]
+__all__ = ["LoadOptions", "ModelArtifact", "ModelFacts", "ModelFile", "ModelInfo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,8 @@ class ModelArtifact:
         chat_template: Jinja source that replaces the model's own, or None.
         tool_format: Name of a tool-call format of `cardcage_sdk.text`, or None for the default.
         reasoning_tags: Opening and closing tag around reasoning, or None for the default.
+        settings_digest: Stands for what `model.toml` says beyond the files (template, system text, sample turns, defaults):
+            sha256, lower-case hex; None where it says nothing.
         extra: Further keys of `model.toml` under the table of the platform's name.
     """
 
@@ -58,6 +60,7 @@ class ModelArtifact:
     reasoning_tags: tuple[str, str] | None = None
     license: str | None = None
     source: str | None = None
+    settings_digest: str | None = None
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
@@ -117,3 +120,34 @@ class ModelInfo:
     reasoning_tags: tuple[str, str] | None = None
     parameter_count: int | None = None
     details: Mapping[str, JsonValue] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What a platform reads of a model from its files, without loading it; what it does not know is empty or None.
+
+    Attributes:
+        format: Of the weights, as `gguf`.
+        family: Architecture, as `llama`.
+        parameter_count: Number of weights.
+        quantization: As `Q4_K_M`.
+        context_tokens: Most context that the model was trained for.
+        embedding_dimensions: Width of its hidden state, or of its vectors.
+        capabilities: What it will be able to do once loaded; None takes the platform's declaration.
+        reasoning_tags: Tags around what it thinks; None where it does not.
+        chat_template: Jinja source of the template that will be used.
+        metadata: What the files say of themselves, by key; long arrays are left out.
+        tensors: Name, type and shape of each, as `{"name", "type", "shape"}`.
+    """
+
+    format: str = ""
+    family: str = ""
+    parameter_count: int | None = None
+    quantization: str = ""
+    context_tokens: int | None = None
+    embedding_dimensions: int | None = None
+    capabilities: Capabilities | None = None
+    reasoning_tags: tuple[str, str] | None = None
+    chat_template: str | None = None
+    metadata: Mapping[str, JsonValue] = field(default_factory=dict)
+    tensors: tuple[Mapping[str, JsonValue], ...] = ()

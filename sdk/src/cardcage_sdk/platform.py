@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cardcage_sdk.capabilities import Capabilities
     from cardcage_sdk.chat import JsonValue
     from cardcage_sdk.errors import CardcageError
-    from cardcage_sdk.models import ModelArtifact
+    from cardcage_sdk.models import ModelArtifact, ModelFacts
     from cardcage_sdk.options import PlatformOptions
 
 __all__ = ["Device", "MemoryEstimate", "Platform", "ProbeReport", "Recovery", "Scaling"]
@@ -157,6 +157,16 @@ class Platform(ABC):
     @abstractmethod
     def estimate(self, artifact: ModelArtifact, options: Mapping[str, JsonValue]) -> MemoryEstimate:
         """Say how much memory a load with these (validated) options will take, for one instance."""
+
+    def describe(self, artifact: ModelArtifact) -> ModelFacts:
+        """Say what can be read of a model from its files. Listings ask it of every model, so keep what is costly.
+
+        The default knows nothing.
+        """
+        from cardcage_sdk.models import ModelFacts
+
+        del artifact
+        return ModelFacts()
 
     def worker_environment(self, options: Mapping[str, JsonValue]) -> Mapping[str, str]:
         """Environment variables that the worker process is started with, over the server's own."""

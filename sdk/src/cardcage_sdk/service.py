@@ -6,10 +6,11 @@ Every method is called in the server's event loop. Errors are those of `cardcage
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from cardcage_sdk.chat import JsonValue, Sampling
+from cardcage_sdk.chat import JsonValue, Message, Sampling
 
 if TYPE_CHECKING:
     from cardcage_sdk.capabilities import Capabilities
@@ -30,11 +31,15 @@ class GenerationDefaults:
     Attributes:
         sampling: Includes `max_tokens` and `stop`.
         max_context_len: Context in tokens that the model is to be loaded with.
+        system: Put first where a conversation begins with no system message.
+        messages: Sample turns, put before the client's own but behind the system message.
     """
 
     sampling: Sampling = field(default_factory=Sampling)
     max_context_len: int | None = None
     enable_thinking: bool | None = None
+    system: str | None = None
+    messages: tuple[Message, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +86,9 @@ class ModelStatus:
         loaded_at: Unix time in seconds.
         pinned: Loaded by name and kept until unloaded; otherwise it goes when idle.
         name: Name with size of the model on disk, as `smollm2:135m`.
+        expires_at: Unix time in seconds at which it goes if no request comes; for one that is in use, as if its last request
+            ended now. None: it stays.
+        host_bytes, device_bytes: Memory that its workers take, as estimated, on the host and on devices of their own memory.
     """
 
     id: str
@@ -101,6 +109,9 @@ class ModelStatus:
     capabilities: Capabilities
     info: ModelInfo
     defaults: GenerationDefaults
+    expires_at: float | None = None
+    host_bytes: int = 0
+    device_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +186,42 @@ class Service(Protocol):
             ModelNotFoundError: Neither a loaded model nor one of the catalog has this name.
             DrainingError: It is being unloaded, or the server is ending.
             ModelError, LoadTimeoutError: It could not be loaded.
+        """
+        ...
+
+    def using(
+        self,
+        name: str,
+        *,
+        keep_alive_seconds: float | None = None,
+        context_tokens: int | None = None,
+        is_exact_context: bool = False,
+    ) -> AbstractAsyncContextManager[ModelStatus]:
+        """As `ensure_loaded`, and the model stays for as long as the context is open.
+
+        So what lies between loading and using it cannot lose it to another model's load. Where the model is just being
+        unloaded, that is waited for and it is loaded anew.
+
+        Args:
+            name: As for `ensure_loaded`.
+            keep_alive_seconds: As for `ensure_loaded`; it replaces what an earlier caller said.
+            context_tokens: Context that the caller needs; one that is not loaded with as much is loaded a second time, beside
+                the first, with so much. None takes whatever it is, or will be, loaded with.
+            is_exact_context: More than that will not do either.
+
+        Raises:
+            InvalidRequestError: The name is the id of a model that was loaded by its path, with another context.
+            ModelNotFoundError, DrainingError, ModelError, BusyError, LoadTimeoutError: As `ensure_loaded`.
+        """
+        ...
+
+    async def let_go(self, name: str) -> bool:
+        """Have a model that was loaded on demand unloaded as soon as no request uses it, with whatever contexts it is loaded.
+
+        Returns when those that were idle are gone. What is pinned stays.
+
+        Returns:
+            Whether there was any.
         """
         ...
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,6 +15,7 @@ import structlog
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from cardcage.config.tables import GenerationTable, describe
+from cardcage_sdk.chat import Message, TextPart
 from cardcage_sdk.errors import InvalidModelError
 from cardcage_sdk.models import ModelArtifact, ModelFile
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from cardcage_sdk.chat import JsonValue
     from cardcage_sdk.service import GenerationDefaults
 
-__all__ = ["MANIFEST", "SCHEMA_VERSION", "Manifest", "read_manifest"]
+__all__ = ["MANIFEST", "SCHEMA_VERSION", "Manifest", "parse_manifest", "read_manifest"]
 
 MANIFEST = "model.toml"
 SCHEMA_VERSION = 1
@@ -69,6 +72,13 @@ class FileTable(_Base):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-fA-F]{64}$")] | None = None
 
 
+class MessageTable(_Base):
+    """One `[[messages]]` entry: a sample turn."""
+
+    role: Literal["system", "user", "assistant"]
+    content: Annotated[str, Field(max_length=MAX_TEMPLATE_BYTES)]
+
+
 class ManifestTable(_Base):
     """The top level; the platform's table and `default_params` are read apart."""
 
@@ -82,6 +92,8 @@ class ManifestTable(_Base):
     context_tokens: Annotated[int, Field(ge=1)] | None = None
     chat_template: Annotated[str, Field(max_length=MAX_TEMPLATE_BYTES)] | None = None
     chat_template_file: InsideName | None = None
+    system: Annotated[str, Field(max_length=MAX_TEMPLATE_BYTES)] | None = None
+    messages: Annotated[tuple[MessageTable, ...], Field(strict=False)] = ()
     tool_format: str | None = None
     reasoning_tags: Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)] | None = None
     files: Annotated[tuple[FileTable, ...], Field(strict=False)] = ()
@@ -93,13 +105,15 @@ class Manifest:
 
     Attributes:
         extra: The table that has the platform's name.
-        defaults: `[default_params]`.
+        defaults: `[default_params]`, with `system` and `messages`.
+        default_params: The same table as it is written.
     """
 
     file: Path
     table: ManifestTable
     extra: Mapping[str, JsonValue]
     defaults: GenerationDefaults
+    default_params: Mapping[str, JsonValue]
 
     def artifact(self, directory: Path) -> ModelArtifact:
         """The artifact, with every file checked to exist with its size.
@@ -124,8 +138,22 @@ class Manifest:
             reasoning_tags=(table.reasoning_tags[0], table.reasoning_tags[1]) if table.reasoning_tags else None,
             license=table.license,
             source=table.source,
+            settings_digest=self._settings_digest(),
             extra=self.extra,
         )
+
+    def _settings_digest(self) -> str | None:
+        """Stands for what makes two models of the same files different."""
+        table = self.table
+        said = table.model_dump(
+            mode="json", include={"context_tokens", "chat_template", "chat_template_file", "system", "messages"}
+        )
+        said = {key: value for key, value in said.items() if value}
+        if self.default_params:
+            said["default_params"] = dict(self.default_params)
+        if not said:
+            return None
+        return hashlib.sha256(json.dumps(said, sort_keys=True, default=str).encode()).hexdigest()
 
     def _files(self, directory: Path) -> tuple[ModelFile, ...]:
         files: list[ModelFile] = []
@@ -174,7 +202,17 @@ def read_manifest(file: Path) -> Manifest:
     Raises:
         InvalidModelError: One line that names the file, the key and what is wrong.
     """
-    document = _parse(file)
+    try:
+        with file.open("rb") as stream:
+            content = stream.read(MAX_MANIFEST_BYTES + 1)
+    except OSError as error:
+        raise InvalidModelError(f"{file}: cannot be read: {error.strerror}") from error
+    return parse_manifest(content, file)
+
+
+def parse_manifest(content: bytes, file: Path) -> Manifest:
+    """The same for what is, or is to be, in that file; reads nothing."""
+    document = _parse(content, file)
     schema = document.get("schema")
     if schema is None:
         raise InvalidModelError(f"{file}: key 'schema' is missing; this version writes schema = {SCHEMA_VERSION}")
@@ -200,19 +238,22 @@ def read_manifest(file: Path) -> Manifest:
     _warn_of_unknown(file, "", {key: value for key, value in document.items() if key not in known})
     for entry in document.get("files", []):
         _warn_of_unknown(file, "files.", {key: None for key in entry if key not in FileTable.model_fields})
-    return Manifest(file=file, table=table, extra=extra, defaults=defaults)
+    defaults = replace(
+        defaults,
+        system=table.system,
+        messages=tuple(Message(role=message.role, content=(TextPart(message.content),)) for message in table.messages),
+    )
+    written = document.get("default_params", {})
+    return Manifest(file=file, table=table, extra=extra, defaults=defaults, default_params=written)
 
 
-def _parse(file: Path) -> dict[str, Any]:
+def _parse(content: bytes, file: Path) -> dict[str, Any]:
+    if len(content) > MAX_MANIFEST_BYTES:
+        raise InvalidModelError(f"{file}: is larger than {MAX_MANIFEST_BYTES} bytes")
     try:
-        if file.stat().st_size > MAX_MANIFEST_BYTES:
-            raise InvalidModelError(f"{file}: is larger than {MAX_MANIFEST_BYTES} bytes")
-        with file.open("rb") as stream:
-            return tomllib.load(stream)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        return tomllib.loads(content.decode("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidModelError(f"{file}: {error}") from error
-    except OSError as error:
-        raise InvalidModelError(f"{file}: cannot be read: {error.strerror}") from error
 
 
 def _defaults(file: Path, written: object) -> GenerationDefaults:

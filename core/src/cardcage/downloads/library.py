@@ -7,30 +7,42 @@ import contextlib
 import hashlib
 import json
 import shutil
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from cardcage.catalog.resolver import exact_names, parse_reference, without_secrets
 from cardcage.downloads.asking import PAUSES_SECONDS, ask, sources_for
+from cardcage.downloads.describing import describe, stored_model
 from cardcage.downloads.fitting import Choice, choose, fits_of
 from cardcage.downloads.job import JOB_FILE, SPARE_BYTES, Job, JobPlan
 from cardcage.downloads.machine import read_machine
+from cardcage.downloads.making import Maker
 from cardcage.downloads.openers import Openers
 from cardcage.downloads.placing import OLD_PREFIX, Naming, remove_from_store
 from cardcage.downloads.pull import Pull
 from cardcage.downloads.transfer import RetryPolicy
+from cardcage.downloads.uploads import Uploads
 from cardcage.names import default_model_id
 from cardcage_sdk.errors import (
     CardcageError,
     DrainingError,
     InternalError,
+    InvalidModelError,
     ModelInUseError,
     ModelNotFoundError,
     PullCancelledError,
 )
-from cardcage_sdk.library import Library, PullProgress, PullRequest, StoredModel, VariantReport
+from cardcage_sdk.library import (
+    CreateRequest,
+    Library,
+    ModelDescription,
+    PullProgress,
+    PullRequest,
+    StoredModel,
+    VariantReport,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,6 +103,9 @@ class Downloads(Library):
         self._by_folder: dict[Path, Pull] = {}
         self._slots = asyncio.Semaphore(PARALLEL_PULLS)
         self._is_closing = False
+        self._uploads = Uploads(catalog)
+        self._maker = Maker(catalog=catalog, platforms=platforms, uploads=self._uploads, is_loaded=is_loaded)
+        self._making = asyncio.Lock()
 
     # --- what is there ---------------------------------------------------------------------------------------------
 
@@ -101,11 +116,44 @@ class Downloads(Library):
             StoredModel(id=problem.path.name, name=problem.path.name, path=str(problem.path), problem=problem.reason)
             for problem in problems
         ]
-        return [*(_stored(artifact) for artifact in artifacts), *unusable]
+        return [*(stored_model(artifact) for artifact in artifacts), *unusable]
 
     def find(self, name: str) -> StoredModel:
         """See `Library.find`."""
-        return _stored(self._catalog.find(name))
+        return stored_model(self._catalog.find(name))
+
+    async def describe(self, name: str) -> ModelDescription:
+        """See `Library.describe`."""
+        return await asyncio.to_thread(lambda: describe(self._catalog.find(name), self._catalog, self._platforms))
+
+    async def descriptions(self) -> Sequence[ModelDescription]:
+        """See `Library.descriptions`."""
+
+        def all_of_them() -> list[ModelDescription]:
+            found: list[ModelDescription] = []
+            for artifact in self._catalog.entries():
+                # One that is removed, or broken, while the others are read is none to list.
+                with contextlib.suppress(InvalidModelError, FileNotFoundError):
+                    found.append(describe(artifact, self._catalog, self._platforms))
+            return found
+
+        return await asyncio.to_thread(all_of_them)
+
+    # --- making ----------------------------------------------------------------------------------------------------
+
+    async def has_file(self, sha256: str) -> bool:
+        """See `Library.has_file`."""
+        return await asyncio.to_thread(self._uploads.find, sha256) is not None
+
+    async def add_file(self, sha256: str, chunks: AsyncIterable[bytes]) -> bool:
+        """See `Library.add_file`."""
+        return await self._uploads.add(sha256, chunks)
+
+    async def create(self, request: CreateRequest) -> StoredModel:
+        """See `Library.create`."""
+        async with self._making:
+            # A caller that leaves does not stop it halfway.
+            return stored_model(await asyncio.shield(asyncio.to_thread(self._maker.make, request)))
 
     async def offers(self) -> tuple[Sequence[Offer], Sequence[CardcageError]]:
         """See `Library.offers`."""
@@ -191,7 +239,7 @@ class Downloads(Library):
         if artifact is not None:
             if holders := self._is_loaded(artifact.path):
                 raise ModelInUseError(default_model_id(artifact), leases=holders)
-            removed = _stored(artifact)
+            removed = stored_model(artifact)
         for partial in unfinished:
             pull = self._by_folder.get(partial.folder)
             if pull is not None:
@@ -206,6 +254,8 @@ class Downloads(Library):
         """Delete what an earlier server was killed while deleting. Call once, before anything else uses the store."""
         for left in self._catalog.store.glob(f"*/*/{OLD_PREFIX}*"):
             shutil.rmtree(left, ignore_errors=True)
+        self._uploads.sweep()
+        self._maker.sweep()
 
     async def close(self) -> None:
         """Stop every pull; what they fetched stays and is continued by the next pull."""
@@ -252,7 +302,7 @@ class Downloads(Library):
         plan = self._plan(pull, model, choice)
         pull.origin = plan.origin
         if (there := await asyncio.to_thread(self._already_there, plan)) is not None:
-            pull.end("done", result=_stored(there), is_new=False)
+            pull.end("done", result=stored_model(there), is_new=False)
             return
         leader = self._by_folder.get(plan.folder)
         if leader is not None:
@@ -276,7 +326,7 @@ class Downloads(Library):
                 artifact = await pull.job.run()
         finally:
             del self._by_folder[plan.folder]
-        pull.end("done", result=_stored(artifact))
+        pull.end("done", result=stored_model(artifact))
 
     async def _follow(self, pull: Pull, leader: Pull) -> None:
         pull.leader = leader
@@ -399,20 +449,3 @@ async def _offers_of(source: Source) -> tuple[Sequence[Offer], CardcageError | N
     except Exception:  # named boundary: a source is a plugin and may raise anything
         log.exception("source failed", source=source.name)
         return (), InternalError(f"Source '{source.name}' failed; the server's log has the details")
-
-
-def _stored(artifact: ModelArtifact) -> StoredModel:
-    listed = [[file.name, file.size_bytes, file.sha256] for file in artifact.files]
-    return StoredModel(
-        id=default_model_id(artifact),
-        name=f"{artifact.name}:{artifact.size}" if artifact.size else artifact.name,
-        path=str(artifact.path),
-        size_bytes=artifact.size_bytes,
-        kind=artifact.kind,
-        platform=artifact.platform,
-        chips=artifact.chips,
-        license=artifact.license,
-        source=artifact.source,
-        modified_at=artifact.path.stat().st_mtime,
-        digest=hashlib.sha256(json.dumps(listed).encode()).hexdigest(),
-    )

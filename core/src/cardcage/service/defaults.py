@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from cardcage_sdk.capabilities import SAMPLING_PARAMETERS, Capabilities, Feature
-from cardcage_sdk.chat import Sampling
+from cardcage_sdk.chat import Message, Sampling, TextPart
 from cardcage_sdk.service import GenerationDefaults
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ def merge_defaults(*layers: GenerationDefaults) -> GenerationDefaults:
             sampling=_over(merged.sampling, layer.sampling),
             max_context_len=merged.max_context_len if layer.max_context_len is None else layer.max_context_len,
             enable_thinking=merged.enable_thinking if layer.enable_thinking is None else layer.enable_thinking,
+            system=merged.system if layer.system is None else layer.system,
+            messages=layer.messages or merged.messages,
         )
     return merged
 
@@ -38,7 +40,20 @@ def fill_request(request: ChatRequest, defaults: GenerationDefaults, capabilitie
     enable_thinking = request.enable_thinking
     if enable_thinking is None and Feature.THINKING in capabilities.features:
         enable_thinking = defaults.enable_thinking
-    return dataclasses.replace(request, sampling=sampling, enable_thinking=enable_thinking)
+    return dataclasses.replace(
+        request, sampling=sampling, enable_thinking=enable_thinking, messages=_opened(request, defaults)
+    )
+
+
+def _opened(request: ChatRequest, defaults: GenerationDefaults) -> tuple[Message, ...]:
+    """The conversation behind the model's own system text, unless the client has one, and its sample turns."""
+    if not request.messages:
+        return request.messages
+    first = request.messages[0]
+    if first.role == "system":
+        return (first, *defaults.messages, *request.messages[1:])
+    system = () if defaults.system is None else (Message(role="system", content=(TextPart(defaults.system),)),)
+    return (*system, *defaults.messages, *request.messages)
 
 
 def _is_declared(name: str, capabilities: Capabilities) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,13 +60,16 @@ class Planner:
         check_instance_count(request.instance_count, platform)
         options = validate_options(platform, {**config.platform_options.get(plugin.name, {}), **request.options})
         of_model = await asyncio.to_thread(self._catalog.defaults, artifact)
-        estimate = await asyncio.to_thread(platform.estimate, artifact, options)
+        defaults = merge_defaults(config.defaults, of_model, request.defaults)
+        # A longer context takes more memory than the one that the model's own file names.
+        loaded = replace(artifact, context_tokens=defaults.max_context_len or artifact.context_tokens)
+        estimate = await asyncio.to_thread(platform.estimate, loaded, options)
         return Plan(
             artifact=artifact,
             plugin=plugin,
             devices=report.devices,
             options=options,
-            defaults=merge_defaults(config.defaults, of_model, request.defaults),
+            defaults=defaults,
             need=memory_need(estimate, report.devices),
         )
 

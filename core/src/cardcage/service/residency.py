@@ -5,27 +5,32 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import structlog
 
+from cardcage.catalog.resolver import loaded_id
 from cardcage.names import default_model_id
 from cardcage.scheduling.pool import Pool
 from cardcage.scheduling.queue import fresh_error
 from cardcage.service.planning import check_instance_count, check_load_id
-from cardcage.service.resident import Resident
+from cardcage.service.resident import ContextWish, Resident
 from cardcage.service.room import Room
 from cardcage.workers.tasks import Pulse, TaskSet, first_of
 from cardcage_sdk.errors import (
     CardcageError,
     DrainingError,
     InternalError,
+    InvalidRequestError,
     ModelAlreadyExistsError,
     ModelNotFoundError,
 )
-from cardcage_sdk.service import LoadRequest, LoadResult
+from cardcage_sdk.service import GenerationDefaults, LoadRequest, LoadResult
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from cardcage.catalog import Catalog
     from cardcage.config import Config
     from cardcage.service.planning import Planner
@@ -36,6 +41,9 @@ __all__ = ["HOLD_SECONDS", "Residency"]
 
 HOLD_SECONDS = 10.0
 """A model that was loaded on demand for a request is kept for so long at least until that request comes."""
+
+_LOOK_AGAIN_SECONDS = 1.0
+"""How often a request that lets another model have its turn looks whether that is over; news make it look at once."""
 
 
 class Residency:
@@ -81,9 +89,7 @@ class Residency:
         """A request is in here: the model does not go as idle."""
         resident.active += 1
         resident.held_until = -math.inf
-        if resident.expiry is not None:
-            resident.expiry.cancel()
-            resident.expiry = None
+        self._cancel_expiry(resident)
 
     def leave(self, resident: Resident) -> None:
         """The request is gone."""
@@ -129,32 +135,107 @@ class Residency:
             ModelNotFoundError: Neither a loaded model nor one of the catalog has this name.
             CardcageError: The load failed.
         """
-        self._refuse_when_over()
-        keep_alive = self._config.scheduling.keep_alive_seconds if keep_alive_seconds is None else keep_alive_seconds
-        resident = self._residents.get(name)
-        artifact = None if resident is not None else await asyncio.to_thread(self._catalog.find, name)
-        if artifact is not None:
-            resident = self._resident_of(artifact)
-        if resident is not None and self._may_try_anew(resident):
-            await asyncio.shield(self._begin_closing(resident))
-            return await self.ensure_loaded(name, keep_alive_seconds=keep_alive_seconds)
-        if resident is None and artifact is not None:
-            # No await since the look-up, so that two requests for one model share one load.
-            request = LoadRequest(model_id=default_model_id(artifact), model_path=str(artifact.path))
-            resident = self._begin(request, is_pinned=False, is_trusted=True, keep_alive_seconds=keep_alive)
-        if resident is None:
-            raise InternalError("neither a model nor its files were found, and nothing said so")
-        if resident.closing is not None:
-            raise DrainingError(f"Model '{resident.id}' is being unloaded")
-        if keep_alive_seconds is not None:
-            resident.keep_alive_seconds = keep_alive_seconds
-        self.enter(resident)
+        async with self.using(name, keep_alive_seconds=keep_alive_seconds) as resident:
+            resident.held_until = asyncio.get_running_loop().time() + HOLD_SECONDS
+        return resident
+
+    @asynccontextmanager
+    async def using(
+        self,
+        name: str,
+        *,
+        keep_alive_seconds: float | None = None,
+        context_tokens: int | None = None,
+        is_exact_context: bool = False,
+    ) -> AsyncIterator[Resident]:
+        """See `cardcage_sdk.service.Service.using`."""
+        wish = ContextWish(tokens=context_tokens, is_exact=is_exact_context)
+        resident = await self._wanted(name, wish, keep_alive_seconds)
+        # No await between finding it and this, so that it cannot go in between.
+        resident.active += 1
+        self._cancel_expiry(resident)
         try:
             await resident.wait_loaded(timeout_seconds=self._config.server.load_timeout_seconds)
+            yield resident
         finally:
-            resident.held_until = asyncio.get_running_loop().time() + HOLD_SECONDS
             self.leave(resident)
-        return resident
+
+    async def _wanted(self, name: str, wish: ContextWish, keep_alive_seconds: float | None) -> Resident:
+        """Find the model, or begin its load; wait where it is on its way out, and while others have their turn."""
+        while True:
+            self._refuse_when_over()
+            resident, artifact = await self._look_up(name, wish)
+            if resident is None and artifact is not None:
+                # No await since the look-up, so that two requests for one model share one load.
+                return self._begin_on_demand(artifact, wish, keep_alive_seconds)
+            if resident is None:
+                raise InternalError("neither a model nor its files were found, and nothing said so")
+            if resident.closing is not None and resident.is_pinned:
+                raise DrainingError(f"Model '{resident.id}' is being unloaded")
+            if resident.closing is not None or self._may_try_anew(resident):
+                await asyncio.shield(self._begin_closing(resident))
+            elif resident.is_loading and resident.context_wanted is None and wish.tokens is not None:
+                await asyncio.wait({resident.loaded})  # only then is known with how much context
+            elif not resident.is_pinned and not resident.is_loading and self._room.is_turn_of_another(resident):
+                await asyncio.wait([self._changed.next()], timeout=_LOOK_AGAIN_SECONDS)
+            else:
+                if keep_alive_seconds is not None:
+                    resident.keep_alive_seconds = keep_alive_seconds
+                return resident
+
+    async def _look_up(self, name: str, wish: ContextWish) -> tuple[Resident | None, ModelArtifact | None]:
+        known = self._residents.get(loaded_id(name, tuple(self._residents)) or name)
+        if known is None:
+            artifact = await asyncio.to_thread(self._catalog.find, name)
+            return self._resident_of(artifact, wish), artifact
+        if known.is_loading or known.has_context(wish):
+            return known, None
+        if known.plan is None or known.request.model_path is None or known.is_pinned:
+            try:
+                artifact = await asyncio.to_thread(self._catalog.find, name)
+            except ModelNotFoundError:
+                raise InvalidRequestError(
+                    f"Model '{known.id}' is loaded with another context than {wish.tokens} tokens", param="num_ctx"
+                ) from None
+            return self._resident_of(artifact, wish), artifact
+        return self._resident_of(known.plan.artifact, wish), known.plan.artifact
+
+    def _begin_on_demand(self, artifact: ModelArtifact, wish: ContextWish, keep_alive: float | None) -> Resident:
+        model_id = default_model_id(artifact)
+        if wish.tokens is not None:
+            model_id = f"{model_id}+{wish.tokens}"
+        request = LoadRequest(
+            model_id=model_id,
+            model_path=str(artifact.path),
+            defaults=GenerationDefaults(max_context_len=wish.tokens),
+        )
+        seconds = self._config.scheduling.keep_alive_seconds if keep_alive is None else keep_alive
+        return self._begin(request, is_pinned=False, is_trusted=True, keep_alive_seconds=seconds)
+
+    async def let_go(self, name: str) -> bool:
+        """See `cardcage_sdk.service.Service.let_go`."""
+        known = self._residents.get(loaded_id(name, tuple(self._residents)) or name)
+        path = None
+        if known is None or known.plan is not None:
+            try:
+                path = (await asyncio.to_thread(self._catalog.find, name)).path
+            except CardcageError:
+                path = known.plan.artifact.path if known is not None and known.plan is not None else None
+        going: list[asyncio.Task[None]] = []
+        found = False
+        for resident in self.residents:
+            if resident.is_pinned or not (resident is known or (path is not None and resident.is_of(path))):
+                continue
+            found = True
+            resident.keep_alive_seconds = 0.0
+            resident.held_until = -math.inf
+            if resident.is_idle(now=asyncio.get_running_loop().time()):
+                going.append(self._begin_closing(resident))
+            else:
+                self._schedule_expiry(resident)
+        if going:
+            await asyncio.wait([asyncio.shield(task) for task in going])
+        return found
 
     def _may_try_anew(self, resident: Resident) -> bool:
         """A model on demand that has failed is loaded anew for a request, but not more often than its crashes are counted."""
@@ -163,14 +244,18 @@ class Residency:
             return False
         return asyncio.get_running_loop().time() - pool.failed_at >= window
 
-    def _resident_of(self, artifact: ModelArtifact) -> Resident | None:
+    def _resident_of(self, artifact: ModelArtifact, wish: ContextWish) -> Resident | None:
+        """The loaded model of these files that has the context; by its own id first, then the one with the least."""
         named = self._residents.get(default_model_id(artifact))
-        if named is not None:
+        mine = [resident for resident in self._residents.values() if resident is named or resident.is_of(artifact.path)]
+        fitting = [
+            resident
+            for resident in mine
+            if resident.has_context(wish) or (resident.is_loading and resident.context_wanted is None)
+        ]
+        if named in fitting:
             return named
-        for resident in self._residents.values():
-            if resident.plan is not None and resident.plan.artifact.path == artifact.path:
-                return resident
-        return None
+        return min(fitting, key=lambda resident: resident.context_tokens or 0, default=None)
 
     def _begin(self, request: LoadRequest, *, is_pinned: bool, is_trusted: bool, keep_alive_seconds: float) -> Resident:
         """Take the id and begin the load; synchronous, so that nobody else takes it meanwhile."""
@@ -274,6 +359,9 @@ class Residency:
 
     def _pin(self, resident: Resident) -> None:
         resident.is_pinned = True
+        self._cancel_expiry(resident)
+
+    def _cancel_expiry(self, resident: Resident) -> None:
         if resident.expiry is not None:
             resident.expiry.cancel()
             resident.expiry = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from cardcage_sdk.models import ModelInfo
 from cardcage_sdk.service import GenerationDefaults, LoadRequest, LoadResult, ModelStatus
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from typing import Literal
 
     from cardcage.plugins.records import PlatformPlugin
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from cardcage_sdk.models import ModelArtifact
     from cardcage_sdk.platform import Device
 
-__all__ = ["Plan", "Resident", "kind_of"]
+__all__ = ["ContextWish", "Plan", "Resident", "kind_of"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,19 @@ class Plan:
     options: dict[str, object]
     defaults: GenerationDefaults
     need: MemoryNeed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextWish:
+    """With how much context a model is wanted.
+
+    Attributes:
+        tokens: None: with whatever it has.
+        is_exact: More will not do.
+    """
+
+    tokens: int | None = None
+    is_exact: bool = False
 
 
 def kind_of(capabilities: Capabilities) -> Literal["chat", "embedding"]:
@@ -107,6 +122,42 @@ class Resident:
     def pending_need(self) -> MemoryNeed:
         """Memory that its workers were admitted for and may not have taken yet."""
         return self.plan.need.times(self.pending_workers) if self.plan is not None else MemoryNeed(host_bytes=0)
+
+    @property
+    def context_wanted(self) -> int | None:
+        """Context in tokens that its load asked for, or None."""
+        return self.request.defaults.max_context_len
+
+    @property
+    def context_tokens(self) -> int | None:
+        """Context in tokens that it has: as its load asked for, or as its engine says."""
+        is_known = not self.is_loading and self.loaded.exception() is None and self.pool is not None
+        told = self.pool.info.context_tokens if is_known and self.pool is not None else None
+        # An engine gives no more than a model was trained for; asked for more, it is still the same load.
+        return max(filter(None, (self.context_wanted, told)), default=None)
+
+    def has_context(self, wish: ContextWish) -> bool:
+        """Whether it will do for a request with this wish; False while nobody knows."""
+        if wish.tokens is None:
+            return True
+        if wish.is_exact:
+            return wish.tokens in {self.context_wanted, self.context_tokens}
+        return (self.context_tokens or 0) >= wish.tokens
+
+    def is_of(self, path: Path) -> bool:
+        """Whether these are its files."""
+        if self.plan is not None:
+            return self.plan.artifact.path == path
+        return self.request.model_path == str(path)
+
+    @property
+    def expires_at(self) -> float | None:
+        """Unix time in seconds at which it goes when nobody uses it; None where it stays."""
+        if self.is_pinned or self.keep_alive_seconds == math.inf:
+            return None
+        now = asyncio.get_running_loop().time()
+        since = now if self.active or self.is_loading else self.last_used_at
+        return time.time() + max(since + self.keep_alive_seconds, self.held_until) - now
 
     def is_idle(self, *, now: float) -> bool:
         """Nothing runs, waits or was promised, so that it could go."""
@@ -188,4 +239,7 @@ class Resident:
             capabilities=capabilities,
             info=pool.info if is_known else ModelInfo(),
             defaults=self.plan.defaults,
+            expires_at=self.expires_at,
+            host_bytes=self.need.host_bytes,
+            device_bytes=self.need.device_bytes,
         )

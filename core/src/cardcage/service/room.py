@@ -26,6 +26,10 @@ _LOOK_AGAIN_SECONDS = 1.0
 """A promise to a request that never comes runs out without any news."""
 
 
+TURN_SECONDS = 5.0
+"""A model that has waited for room for so long gets its turn: no new request keeps those busy that could go for it."""
+
+
 class Room:
     """Decides, one start at a time, whether one more worker fits."""
 
@@ -53,6 +57,7 @@ class Room:
         self._close = close
         self._changed = changed
         self._lock = asyncio.Lock()
+        self._waiting: dict[Resident, float] = {}
         self._log = structlog.get_logger("cardcage.room")
 
     @asynccontextmanager
@@ -65,21 +70,30 @@ class Room:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.server.queue_timeout_seconds
-        while True:
-            async with self._lock:
-                refusal = await self._make_room(resident, plan)
-                if refusal is None:
-                    resident.pending_workers += 1
-                    break
-                news = self._changed.next()
-            if loop.time() >= deadline:
-                raise refusal
-            await asyncio.wait([news], timeout=min(_LOOK_AGAIN_SECONDS, deadline - loop.time()))
+        try:
+            while True:
+                async with self._lock:
+                    refusal = await self._make_room(resident, plan)
+                    if refusal is None:
+                        resident.pending_workers += 1
+                        break
+                    news = self._changed.next()
+                if loop.time() >= deadline:
+                    raise refusal
+                self._waiting.setdefault(resident, loop.time())
+                await asyncio.wait([news], timeout=min(_LOOK_AGAIN_SECONDS, deadline - loop.time()))
+        finally:
+            self._waiting.pop(resident, None)
         try:
             yield
         finally:
             resident.pending_workers -= 1
             self._changed.tell()
+
+    def is_turn_of_another(self, resident: Resident) -> bool:
+        """Whether a load has waited so long for models on demand to become idle that no new request should use this one."""
+        now = asyncio.get_running_loop().time()
+        return any(other is not resident and now - since >= TURN_SECONDS for other, since in self._waiting.items())
 
     async def _make_room(self, resident: Resident, plan: Plan) -> CardcageError | None:
         """Evict what must go; None when there is room, an error when there may be some later, which it raises if never."""

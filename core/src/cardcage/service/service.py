@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,7 @@ from cardcage_sdk.errors import CardcageError, DrainingError, ModelNotFoundError
 from cardcage_sdk.service import LoadRequest
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
     from cardcage.catalog import Catalog
     from cardcage.config import Config, ModelEntry
@@ -127,6 +128,28 @@ class ModelService:
         """
         resident = await self._residency.ensure_loaded(name, keep_alive_seconds=keep_alive_seconds)
         return self.model(resident.id)
+
+    @asynccontextmanager
+    async def using(
+        self,
+        name: str,
+        *,
+        keep_alive_seconds: float | None = None,
+        context_tokens: int | None = None,
+        is_exact_context: bool = False,
+    ) -> AsyncIterator[ModelStatus]:
+        """Load a model on demand where it is not loaded, and keep it; see `cardcage_sdk.service.Service`."""
+        async with self._residency.using(
+            name,
+            keep_alive_seconds=keep_alive_seconds,
+            context_tokens=context_tokens,
+            is_exact_context=is_exact_context,
+        ) as resident:
+            yield self.model(resident.id)
+
+    async def let_go(self, name: str) -> bool:
+        """Have a model on demand unloaded when it is idle; see `cardcage_sdk.service.Service`."""
+        return await self._residency.let_go(name)
 
     async def resize(self, model_id: str, instance_count: int) -> LoadResult:
         """Change the number of instances; see `cardcage_sdk.service.Service`."""
