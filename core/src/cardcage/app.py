@@ -13,6 +13,7 @@ from cardcage.http.frame import RequestFrame
 from cardcage.http.health import health_blueprint
 from cardcage.http.limits import BodyLimit
 from cardcage.http.ownership import PathOwners
+from cardcage.http.uploads import UploadGate, UploadRequest
 from cardcage.lifecycle import Lifecycle, ManagedService
 from cardcage.metrics import Metrics, ObservableService, RequestMeter, RouteNames, ServerState, metrics_blueprint
 from cardcage.store import Store
@@ -58,6 +59,7 @@ def create_app(
 
         service = cast("ManagedService", ModelService(config=config, registry=registry, catalog=Catalog(config.store)))
     app = Quart("cardcage", static_folder=None)
+    app.request_class = UploadRequest
     app.config.update(
         MAX_CONTENT_LENGTH=config.server.max_body_bytes,
         BODY_TIMEOUT=config.server.body_timeout_seconds,
@@ -88,7 +90,13 @@ def create_app(
     app.after_serving(lifecycle.shutdown)
     app.after_serving(store.close)
 
-    limited = BodyLimit(cast("AsgiApp", app.asgi_app), owners=owners, limit_bytes=config.server.max_body_bytes)
+    uploads = UploadGate(cast("AsgiApp", app.asgi_app), owners=owners, limit_bytes=config.server.max_upload_bytes)
+    limited = BodyLimit(
+        uploads,
+        owners=owners,
+        limit_bytes=config.server.max_body_bytes,
+        upload_limit_bytes=config.server.max_upload_bytes,
+    )
     policy = AccessPolicy(
         dialects=[plugin.dialect for plugin in registry.dialects.values()],
         keys=KeyRing(store),

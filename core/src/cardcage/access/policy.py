@@ -173,6 +173,8 @@ class AccessPolicy:
             return False
         if listed is not None and listed.allows(origin):
             return False
+        if OriginPatterns(place.owners.always_allowed_origins(path)).allows(origin):
+            return False
         raise OriginNotAllowedError(origin)
 
     # --- third: which key

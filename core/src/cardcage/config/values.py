@@ -45,6 +45,7 @@ class ServerConfig(Table):
         load_timeout_seconds: Longest load of a model, the self-test included.
         shutdown_seconds: How long running requests may go on after the first SIGTERM.
         max_body_bytes: Largest request body.
+        max_upload_bytes: Largest file that a client may upload, on routes that take files.
         body_timeout_seconds: Longest time for a request body to arrive.
         ping_seconds: A stream that has been silent for so long gets a sign of life.
     """
@@ -58,6 +59,7 @@ class ServerConfig(Table):
     load_timeout_seconds: Annotated[float, Field(gt=0)] = 300.0
     shutdown_seconds: Annotated[float, Field(ge=0)] = 10.0
     max_body_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024
+    max_upload_bytes: Annotated[int, Field(ge=1024)] = 64 * 1024 * 1024 * 1024
     body_timeout_seconds: Annotated[float, Field(gt=0)] = 60.0
     ping_seconds: Annotated[float, Field(gt=0)] = 10.0
 

@@ -23,19 +23,25 @@ class BodyLimit:
     the limit and for at most five seconds. Bodies without a length are counted by Quart as they arrive.
     """
 
-    def __init__(self, app: AsgiApp, *, owners: PathOwners, limit_bytes: int) -> None:
+    def __init__(self, app: AsgiApp, *, owners: PathOwners, limit_bytes: int, upload_limit_bytes: int) -> None:
         self._app = app
         self._owners = owners
         self._limit_bytes = limit_bytes
+        self._upload_limit_bytes = upload_limit_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection; only HTTP requests have a body."""
         length = header(scope, b"content-length") if scope["type"] == "http" else None
-        if length is None or not length.isascii() or not length.isdigit() or int(length) <= self._limit_bytes:
+        if length is None or not length.isascii() or not length.isdigit():
+            await self._app(scope, receive, send)
+            return
+        is_upload = self._owners.is_upload(scope["path"])
+        limit_bytes = self._upload_limit_bytes if is_upload else self._limit_bytes
+        if int(length) <= limit_bytes:
             await self._app(scope, receive, send)
             return
         await drop_body(receive, most_bytes=self._limit_bytes * DRAIN_FACTOR)
-        reply = self._owners.error_reply(PayloadTooLargeError(limit_bytes=self._limit_bytes), scope["path"])
+        reply = self._owners.error_reply(PayloadTooLargeError(limit_bytes=limit_bytes), scope["path"])
         # HTTP/2 forbids the header and needs no closing: the stream is reset.
         close = ((b"connection", b"close"),) if scope["http_version"].startswith("1") else ()
         await send_reply(scope, send, reply, extra_headers=close)

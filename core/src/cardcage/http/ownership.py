@@ -63,6 +63,16 @@ class PathOwners:
         owner = self.owner(path)
         return owner is not None and path in owner.any_origin_paths
 
+    def always_allowed_origins(self, path: str) -> tuple[str, ...]:
+        """Patterns of origins whose pages may call this path by default."""
+        owner = self.owner(path)
+        return () if owner is None else owner.allowed_origins
+
+    def is_upload(self, path: str) -> bool:
+        """Whether the body of a request for this path is a file."""
+        owner = self.owner(path)
+        return owner is not None and any(_covers(prefix.rstrip("/"), path) for prefix in owner.upload_paths)
+
     def error_reply(self, error: CardcageError, path: str) -> Reply:
         """An error in the owner's form, or in core's where nobody owns the path."""
         owner = self.owner(path)
