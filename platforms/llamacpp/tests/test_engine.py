@@ -329,7 +329,8 @@ async def test_a_burst_computes_its_common_beginning_once(worker, kit) -> None:
     answers = await asyncio.gather(*(worker.run(request) for request in requests))
     cached = sorted(answer.finished().usage.cached_tokens for answer in answers)
     assert cached[0] < 50
-    assert all(value > 300 for value in cached[1:])
+    # Of some 320 common tokens; the others join when fewer than 48 of these are not computed yet.
+    assert all(value > 270 for value in cached[1:])
 
 
 async def test_reused_prefix_gives_the_same_answer(worker) -> None:

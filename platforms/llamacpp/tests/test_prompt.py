@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cardcage_platform_llamacpp.plugin import LlamaCppPlatform
+from cardcage_platform_llamacpp.guidance import Form
 from cardcage_platform_llamacpp.prompt import Prompter, SegmentTokenizer
 from cardcage_sdk.chat import ChatRequest, Message, TextPart, ToolChoice, ToolSpec
 from cardcage_sdk.errors import InvalidRequestError
@@ -114,14 +114,13 @@ def test_model_toml_goes_before_the_file() -> None:
 
 
 def test_a_forced_call_has_the_form_that_the_model_calls_in() -> None:
-    if not LlamaCppPlatform().probe().is_available:
-        pytest.skip("the schema converter is llama-cpp-python's")
     request = ask(tools=(ToolSpec(name="f"),), tool_choice=ToolChoice(mode="required"))
     tagged = prompter().build(request).grammar
-    assert tagged is not None
-    assert tagged.startswith('root ::= "<tool_call>\\n"')
+    assert isinstance(tagged, Form)
+    assert tagged.param == "tools"
+    assert "<tool_call>" in tagged.text
     bare = prompter(tool_format="json").build(request).grammar
-    assert bare is not None
-    assert "tool_call" not in bare
+    assert isinstance(bare, Form)
+    assert "tool_call" not in bare.text
     with pytest.raises(InvalidRequestError):
         prompter().build(ask(tool_choice=ToolChoice(mode="required")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from cardcage_sdk.errors import EngineFailedError, InvalidRequestError
 
 if TYPE_CHECKING:
     from cardcage_platform_llamacpp.binding import Context, Floats, Model
+    from cardcage_platform_llamacpp.chunks import ChunkPacer
     from cardcage_sdk.embeddings import EmbedRequest
     from cardcage_sdk.engine import BatchOutput
 
@@ -29,11 +31,12 @@ class _Job:
 class EmbeddingLoop:
     """Requests whose texts are being embedded, first come, first served."""
 
-    def __init__(self, context: Context, model: Model, *, sequences: int, batch_tokens: int) -> None:
+    def __init__(self, context: Context, model: Model, *, sequences: int, batch_tokens: int, pacer: ChunkPacer) -> None:
         self._context = context
         self._model = model
         self._sequences = sequences
         self._batch = Batch(batch_tokens)
+        self._pacer = pacer
         self._jobs: list[_Job] = []
 
     def add(self, request: EmbedRequest, inputs: list[list[int]]) -> None:
@@ -52,13 +55,14 @@ class EmbeddingLoop:
         self._jobs = [job for job in self._jobs if job.request.id != request_id]
 
     def step(self) -> list[tuple[str, BatchOutput]]:
-        """Embed as many texts as one batch holds."""
+        """Embed as many texts as one batch holds and the time of a step allows, but one at least."""
         self._batch.clear()
+        room = self._pacer.rows(shared=False)
         placed: list[_Job] = []
         for job in self._jobs:
             done = len(job.vectors)
             for tokens in job.inputs[done:]:
-                if len(placed) == self._sequences or len(self._batch) + len(tokens) > self._batch.capacity:
+                if placed and (len(placed) == self._sequences or len(self._batch) + len(tokens) > room):
                     break
                 self._add(tokens, len(placed))
                 placed.append(job)
@@ -84,7 +88,9 @@ class EmbeddingLoop:
         self._context.clear()
         # Encoders without a cache (BERT) only encode; a decoder that embeds decodes.
         encodes = self._model.has_encoder and not self._model.has_decoder
+        started = time.monotonic()
         code = self._context.encode(self._batch) if encodes else self._context.decode(self._batch)
+        self._pacer.measured(len(self._batch), time.monotonic() - started)
         if code != 0:
             self._jobs.clear()
             raise EngineFailedError(f"llama.cpp could not embed a batch of {len(self._batch)} tokens (code {code})")

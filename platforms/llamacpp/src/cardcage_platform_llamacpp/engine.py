@@ -11,10 +11,12 @@ import numpy as np
 
 from cardcage_platform_llamacpp import binding
 from cardcage_platform_llamacpp.binding import Context, ContextSettings, Model, clamp_threads
+from cardcage_platform_llamacpp.chunks import ChunkPacer
 from cardcage_platform_llamacpp.declared import CAPABILITIES
 from cardcage_platform_llamacpp.embedding import EmbeddingLoop
 from cardcage_platform_llamacpp.generation import GenerationLoop, Sequence
 from cardcage_platform_llamacpp.gguf_header import GgufError, read_header
+from cardcage_platform_llamacpp.guidance import Form, GuidanceTokenizer, Matcher
 from cardcage_platform_llamacpp.pacing import CpuMeter, ThreadPacer
 from cardcage_platform_llamacpp.prompt import Prompter
 from cardcage_platform_llamacpp.sampling import Grammar, Sampler
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
     from cardcage_platform_llamacpp.gguf_header import GgufHeader
     from cardcage_platform_llamacpp.prompt import Prompt
+    from cardcage_platform_llamacpp.sampling import Constraint
     from cardcage_sdk.chat import JsonValue
     from cardcage_sdk.engine import BatchOutput, Request
     from cardcage_sdk.models import LoadOptions, ModelArtifact
@@ -67,6 +70,7 @@ class _Settings:
     threads: int | None
     batch_tokens: int
     prefill_chunk_tokens: int
+    prefill_step_seconds: float
     yield_cores: bool
     kv_unified: bool
     flash_attention: bool
@@ -82,6 +86,7 @@ class _Settings:
             threads=value("threads", None),
             batch_tokens=value("batch_tokens", 512),
             prefill_chunk_tokens=value("prefill_chunk_tokens", 128),
+            prefill_step_seconds=value("prefill_step_seconds", 0.15),
             yield_cores=value("yield_cores", True),
             kv_unified=value("kv_unified", False),
             flash_attention=value("flash_attention", False),
@@ -144,6 +149,8 @@ class LlamaCppEngine(BatchEngine):
             ),
         )
         self._context_tokens = min(context_tokens, self._context.context_tokens_per_sequence)
+        # Here and not at the first request that needs it, where it would hold up everybody else's.
+        self._guidance = GuidanceTokenizer(model.vocabulary)
         self._prompter = Prompter(model.vocabulary, artifact, model.chat_template)
         self._generation = GenerationLoop(
             self._context,
@@ -153,7 +160,11 @@ class LlamaCppEngine(BatchEngine):
             ),
             context_tokens=self._context_tokens,
             batch_tokens=batch_tokens,
-            prefill_chunk_tokens=settings.prefill_chunk_tokens,
+            pacer=ChunkPacer(
+                step_seconds=settings.prefill_step_seconds,
+                most=batch_tokens,
+                most_shared=settings.prefill_chunk_tokens,
+            ),
         )
         missing = set() if self._prompter.can_switch_thinking else {Feature.THINKING}
         missing.add(Feature.DIMENSIONS)
@@ -198,7 +209,15 @@ class LlamaCppEngine(BatchEngine):
                 f"'{artifact.name}' scores documents (rank pooling), which is not supported yet"
             )
         self._context_tokens = context_tokens
-        self._embedding = EmbeddingLoop(self._context, model, sequences=EMBEDDING_SEQUENCES, batch_tokens=batch_tokens)
+        self._embedding = EmbeddingLoop(
+            self._context,
+            model,
+            sequences=EMBEDDING_SEQUENCES,
+            batch_tokens=batch_tokens,
+            pacer=ChunkPacer(
+                step_seconds=self._settings.prefill_step_seconds, most=batch_tokens, most_shared=batch_tokens
+            ),
+        )
         return ModelInfo(
             context_tokens=context_tokens,
             slots=self._slots,
@@ -241,8 +260,13 @@ class LlamaCppEngine(BatchEngine):
                 param="messages" if request.prompt is None else "prompt",
             )
         if prompt.grammar is not None:
-            Grammar(self._model.vocabulary, prompt.grammar).close()
+            self._constraint(prompt.grammar).close()
         return prompt
+
+    def _constraint(self, grammar: Form | str) -> Constraint:
+        if isinstance(grammar, Form):
+            return Matcher(self._guidance, grammar)
+        return Grammar(self._model.vocabulary, grammar)
 
     def _inputs(self, request: EmbedRequest) -> list[list[int]]:
         if not self._embeds:
@@ -288,7 +312,7 @@ class LlamaCppEngine(BatchEngine):
 
     def _sequence(self, request: ChatRequest, prompt: Prompt, choice: int) -> Sequence:
         vocabulary = self._model.vocabulary
-        grammar = None if prompt.grammar is None else Grammar(vocabulary, prompt.grammar)
+        grammar = None if prompt.grammar is None else self._constraint(prompt.grammar)
         try:
             sampler = Sampler(
                 request.sampling,

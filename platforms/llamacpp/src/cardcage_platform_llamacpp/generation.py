@@ -1,8 +1,8 @@
 """Generating text for many requests in one step each. Worker process only.
 
-A step is one `llama_decode`: first one row for each sequence that generates, then as many prompt tokens as the step has room
-for, so that a long prompt never holds up those who are already reading. Sequences that wait for a slot, or for another's
-prefill of the same beginning, are simply not in the batch.
+A step is one `llama_decode`: first one row for each sequence that generates, then as many prompt tokens as are computed in a
+bounded time, so that a long prompt never holds up those who are already reading, and leaves its slot soon when it is
+cancelled. Sequences that wait for a slot, or for another's prefill of the same beginning, are simply not in the batch.
 
 Every request has one sequence that is sure of a slot; the further choices of `n > 1` run in slots that nobody else needs, and
 give theirs back to a new request. What they computed is then computed again, mostly from what their slot still holds.
@@ -24,6 +24,7 @@ from cardcage_sdk.events import Failed, Finished, Progress, Text, Timings, Usage
 
 if TYPE_CHECKING:
     from cardcage_platform_llamacpp.binding import Context, Vocabulary
+    from cardcage_platform_llamacpp.chunks import ChunkPacer
     from cardcage_platform_llamacpp.sampling import Sampler
     from cardcage_platform_llamacpp.slots import Slot
     from cardcage_sdk.engine import BatchOutput
@@ -77,13 +78,13 @@ class GenerationLoop:
         slots: SlotTable,
         context_tokens: int,
         batch_tokens: int,
-        prefill_chunk_tokens: int,
+        pacer: ChunkPacer,
     ) -> None:
         self._context = context
         self._vocabulary = vocabulary
         self._table = slots
         self._context_tokens = context_tokens
-        self._prefill_chunk_tokens = prefill_chunk_tokens
+        self._pacer = pacer
         self._batch = Batch(batch_tokens)
         self._candidates = Candidates(vocabulary.size)
         self._waiting: list[Sequence] = []
@@ -125,7 +126,9 @@ class GenerationLoop:
         last_rows = self._fill()
         if not len(self._batch):
             return []
+        started = time.monotonic()
         code = self._context.decode(self._batch)
+        self._pacer.measured(len(self._batch), time.monotonic() - started)
         if code == DECODE_NO_ROOM:
             return self._make_room()
         if code != 0:
@@ -185,8 +188,7 @@ class GenerationLoop:
         """Fill the batch; returns each sequence in it with the row of its last token."""
         generating = sum(sequence.is_generating for sequence in self._running)
         room = self._batch.capacity - generating
-        if generating:
-            room = min(room, self._prefill_chunk_tokens)
+        room = min(room, self._pacer.rows(shared=generating > 0))
         for sequence in self._running:  # in order of admission: the first prompt is done first
             if sequence.is_generating:
                 sequence.wanted_rows = 1
@@ -215,11 +217,19 @@ class GenerationLoop:
         if sequence.max_tokens == 0:
             self._finish(sequence, "length", outputs)
             return
-        token = sequence.sampler.next(self._context, row, self._candidates)
-        if token is None or token in self._vocabulary.end_tokens:
+        try:
+            token = sequence.sampler.next(self._context, row, self._candidates)
+            ends = token is None or token in self._vocabulary.end_tokens
+            if token is not None and not ends:
+                sequence.sampler.accept(token)
+        except EngineFailedError as error:
+            # An answer's form that is too much work to follow is that request's misfortune alone.
+            self.cancel(sequence.request_id, None)
+            outputs.append((sequence.request_id, Failed(error=error)))
+            return
+        if token is None or ends:
             self._finish(sequence, "stop", outputs)
             return
-        sequence.sampler.accept(token)
         logprobs: tuple[TokenLogprob, ...] = ()
         if sequence.logprobs is not None:
             logprobs = (token_logprob(self._context.logits(row), token, sequence.logprobs, self._vocabulary),)
@@ -227,6 +237,9 @@ class GenerationLoop:
         sequence.length += 1
         piece = self._vocabulary.pieces[token]
         outputs.append((sequence.request_id, Text(piece, (token,), logprobs, sequence.choice)))
+        if sequence.sampler.is_complete:
+            self._finish(sequence, "stop", outputs)
+            return
         spent = sequence.max_tokens is not None and sequence.generated >= sequence.max_tokens
         if spent or sequence.length >= self._context_tokens:
             self._finish(sequence, "length", outputs)

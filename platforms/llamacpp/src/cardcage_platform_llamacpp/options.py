@@ -23,8 +23,15 @@ class LlamaCppOptions(PlatformOptions):
         default=128,
         ge=16,
         le=8192,
-        description="Prompt tokens computed in one step while others generate: smaller keeps their text flowing, larger "
-        "gives the new request its first token sooner. With nobody generating, steps are filled to batch_tokens.",
+        description="Prompt tokens computed in one step at most while others generate.",
+    )
+    prefill_step_seconds: float = Field(
+        default=0.15,
+        ge=0.02,
+        le=10.0,
+        description="Seconds that a step with prompt tokens should take: their number follows the speed that is measured, up "
+        "to batch_tokens, and while others generate half of the time and up to prefill_chunk_tokens. Smaller frees the slot "
+        "of a cancelled request sooner and keeps text flowing; larger computes prompts a little faster.",
     )
     kv_unified: bool = Field(
         default=False,

@@ -11,9 +11,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from cardcage_platform_llamacpp.grammars import JSON_OBJECT, schema_grammar, tool_grammar
-from cardcage_sdk.errors import InvalidRequestError, InvalidSchemaError
-from cardcage_sdk.text.grammar import forced_tools
+from cardcage_platform_llamacpp.guidance import form_of
+from cardcage_sdk.errors import InvalidRequestError
 from cardcage_sdk.text.template import CHATML, ChatTemplate, find_reasoning_tags, opens_reasoning
 from cardcage_sdk.text.toolcalls import CALL_CLOSE, CALL_OPEN
 
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from cardcage_platform_llamacpp.binding import Vocabulary
+    from cardcage_platform_llamacpp.guidance import Form
     from cardcage_sdk.chat import ChatRequest
     from cardcage_sdk.models import ModelArtifact
     from cardcage_sdk.text.segments import Segment
@@ -33,12 +33,12 @@ class Prompt:
     """What is to be computed, and what the answer must be like.
 
     Attributes:
-        grammar: GBNF, or None for free text.
+        grammar: What binds the answer: a `Form`, or a client's GBNF; None for free text.
         starts_in_reasoning: The prompt ends inside an open reasoning tag; the grammar takes hold when that is closed.
     """
 
     tokens: list[int]
-    grammar: str | None = None
+    grammar: Form | str | None = None
     starts_in_reasoning: bool = False
 
 
@@ -163,19 +163,8 @@ class Prompter:
             raise InvalidRequestError("The prompt is empty", param="prompt")
         return tokens
 
-    def _grammar(self, request: ChatRequest) -> str | None:
-        if tools := forced_tools(request):
-            if self.tool_format == "json":
-                return tool_grammar(tools, opening="", closing="", parallel=False)
-            several = request.parallel_tool_calls and request.tool_choice.mode == "required"
-            return tool_grammar(tools, opening=f"{CALL_OPEN}\n", closing=f"\n{CALL_CLOSE}", parallel=several)
-        form = request.response_format
-        if form.kind == "json_object":
-            return JSON_OBJECT
-        if form.kind == "json_schema":
-            if form.schema is None:
-                raise InvalidSchemaError("response_format of kind json_schema has no schema", param="response_format")
-            return schema_grammar(form.schema)
-        if form.kind == "grammar":
-            return form.grammar or ""
-        return None
+    def _grammar(self, request: ChatRequest) -> Form | str | None:
+        form = form_of(request, tool_format=self.tool_format)
+        if form is None and request.response_format.kind == "grammar":
+            return request.response_format.grammar or ""
+        return form
