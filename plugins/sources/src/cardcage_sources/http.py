@@ -40,7 +40,7 @@ async def fetch_json(
     text = await fetch_text(url, source=source, model=model, headers=headers, params=params)
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SourceUnavailableError(source, reason="the answer is no JSON") from error
 
 

@@ -11,7 +11,7 @@ from cardcage_sdk.errors import ModelNotFoundError, SourceRefusedError, SourceUn
 from cardcage_sdk.hookspecs import hookimpl
 from cardcage_sdk.sources import Claim, ModelReference, Offer, RemoteFile, RemoteModel, Source
 from cardcage_sources.http import REQUEST_SECONDS, endpoint_of, fetch_text, read_settings
-from cardcage_sources.listing import Repository, manifest_names, variants_of
+from cardcage_sources.listing import Repository, listed_sha256, listed_size, manifest_names, variants_of
 from cardcage_sources.naming import split_name
 
 if TYPE_CHECKING:
@@ -24,6 +24,10 @@ __all__ = ["HuggingFaceSource", "register_sources"]
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 MAX_OFFERS = 200
+
+UNKNOWN_FORM = "its answer has an unknown form"
+_NOT_AS_KNOWN = (ValueError, LookupError, TypeError, AttributeError)
+"""What the hub's own library raises where the answer is not what it knows: a page of HTML, half an answer, other types."""
 
 
 class HuggingFaceSource(Source):
@@ -55,8 +59,10 @@ class HuggingFaceSource(Source):
         repository_name = f"{reference.owner}/{reference.name}" if reference.owner else reference.name
         info = await asyncio.to_thread(self._model_info, repository_name)
         revision = info.sha or "main"
-        siblings = info.siblings or []
-        files = [self._file(repository_name, revision, sibling) for sibling in siblings]
+        try:
+            files = [self._file(repository_name, revision, sibling) for sibling in info.siblings or []]
+        except _NOT_AS_KNOWN as error:
+            raise SourceUnavailableError(self.name, reason=UNKNOWN_FORM) from error
         manifests = {name: await self._text(repository_name, revision, name) for name in manifest_names(files)}
         repository = Repository(
             name=repository_name, files=files, manifests=manifests, license=_license_of(info.tags or [])
@@ -121,6 +127,8 @@ class HuggingFaceSource(Source):
             return SourceRefusedError(self.name, reason=f"'{name}' was answered with {status}; it may need a token")
         if isinstance(status, int) and 400 <= status < 500 and status != 429:
             return ModelNotFoundError(name, message=f"Source '{self.name}' has no '{name}'")
+        if isinstance(error, _NOT_AS_KNOWN) and status is None:
+            return SourceUnavailableError(self.name, reason=UNKNOWN_FORM)
         if isinstance(error, (OSError, RuntimeError)) or status is not None or _is_transport(error):
             after = str(response.headers.get("retry-after", "")) if response is not None else ""
             return SourceUnavailableError(
@@ -136,8 +144,8 @@ class HuggingFaceSource(Source):
         return RemoteFile(
             name=sibling.rfilename,
             url=self._address(repository, revision, sibling.rfilename),
-            size_bytes=sibling.size,
-            sha256=sibling.lfs.sha256 if sibling.lfs is not None else None,
+            size_bytes=listed_size(sibling.size),
+            sha256=listed_sha256(sibling.lfs.sha256) if sibling.lfs is not None else None,
             headers=self._headers(),
         )
 
@@ -158,7 +166,7 @@ def _is_transport(error: Exception) -> bool:
 
 
 def _license_of(tags: Sequence[str]) -> str | None:
-    return next((tag.removeprefix("license:") for tag in tags if tag.startswith("license:")), None)
+    return next((tag.removeprefix("license:") for tag in tags if str(tag).startswith("license:")), None)
 
 
 @hookimpl

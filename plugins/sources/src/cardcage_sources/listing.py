@@ -10,6 +10,7 @@ Four layouts are known, looked for in this order:
 
 from __future__ import annotations
 
+import re
 import tomllib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from cardcage_sources.naming import chip_of, part_of, quantisation_of, split_nam
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["MANIFEST", "Repository", "manifest_names", "variants_of"]
+__all__ = ["MANIFEST", "Repository", "listed_sha256", "listed_size", "manifest_names", "variants_of"]
 
 MANIFEST = "model.toml"
 
@@ -33,6 +34,9 @@ COMPANION_SUFFIXES = (".json", ".txt", ".model", ".jinja", ".tiktoken")
 LEFT_OUT = (".gitattributes", ".gitignore", ".md", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".webp", ".mp4", ".pdf")
 OTHER_WEIGHTS = (".h5", ".msgpack", ".ot", ".pth", ".pt", ".ckpt", ".tflite", ".mlmodel")
 """Formats that repositories carry beside the one that is meant; no platform here reads them."""
+
+
+_SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +54,16 @@ class Repository:
     files: Sequence[RemoteFile]
     manifests: Mapping[str, str]
     license: str | None = None
+
+
+def listed_size(value: object) -> int | None:
+    """A size as a hub lists it; anything that is none counts as not told."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def listed_sha256(value: object) -> str | None:
+    """The same for a hash."""
+    return value.lower() if isinstance(value, str) and _SHA256.fullmatch(value) else None
 
 
 def manifest_names(files: Sequence[RemoteFile]) -> list[str]:
@@ -209,9 +223,6 @@ def _described_files(document: Mapping[str, Any], files: Sequence[RemoteFile], p
         name = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(name, str) or name not in inside:
             return ()
-        sha256 = entry.get("sha256")
         file = inside[name]
-        found.append(
-            replace(file, name=name, sha256=file.sha256 or (sha256.lower() if isinstance(sha256, str) else None))
-        )
+        found.append(replace(file, name=name, sha256=file.sha256 or listed_sha256(entry.get("sha256"))))
     return tuple(found)

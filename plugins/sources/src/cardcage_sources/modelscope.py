@@ -11,7 +11,7 @@ from cardcage_sdk.errors import ModelNotFoundError, SourceUnavailableError
 from cardcage_sdk.hookspecs import hookimpl
 from cardcage_sdk.sources import Claim, ModelReference, RemoteFile, RemoteModel, Source
 from cardcage_sources.http import endpoint_of, fetch_json, fetch_text, read_settings
-from cardcage_sources.listing import Repository, manifest_names, variants_of
+from cardcage_sources.listing import Repository, listed_sha256, listed_size, manifest_names, variants_of
 
 if TYPE_CHECKING:
     from cardcage_sdk.chat import JsonValue
@@ -84,13 +84,11 @@ class ModelScopeSource(Source):
 
     def _file(self, repository: str, entry: Mapping[str, Any]) -> RemoteFile:
         path = str(entry.get("Path") or entry.get("Name") or "")
-        size = entry.get("Size")
-        sha256 = entry.get("Sha256")
         return RemoteFile(
             name=path,
             url=self._address(repository, path),
-            size_bytes=size if isinstance(size, int) and size >= 0 else None,
-            sha256=sha256.lower() if isinstance(sha256, str) and len(sha256) == 64 else None,
+            size_bytes=listed_size(entry.get("Size")),
+            sha256=listed_sha256(entry.get("Sha256")),
             headers=self._headers(),
         )
 

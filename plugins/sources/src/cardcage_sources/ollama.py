@@ -11,6 +11,7 @@ from cardcage_sdk.errors import ModelNotFoundError, SourceUnavailableError
 from cardcage_sdk.hookspecs import hookimpl
 from cardcage_sdk.sources import Claim, ModelReference, RemoteFile, RemoteModel, RemoteVariant, Source
 from cardcage_sources.http import endpoint_of, fetch_json, fetch_text, read_settings
+from cardcage_sources.listing import listed_size
 
 if TYPE_CHECKING:
     from cardcage_sdk.chat import JsonValue
@@ -105,7 +106,7 @@ class OllamaSource(Source):
 
     def _files(self, manifest: Any, base: str) -> tuple[RemoteFile, ...]:
         layers = manifest.get("layers") if isinstance(manifest, dict) else None
-        if not isinstance(layers, list):
+        if not isinstance(layers, list) or not all(isinstance(layer, dict) for layer in layers):
             raise SourceUnavailableError(self.name, reason="the manifest has no layers")
         found: list[RemoteFile] = []
         counts: dict[str, int] = {}
@@ -115,7 +116,7 @@ class OllamaSource(Source):
             match = _DIGEST.fullmatch(str(digest))
             if not str(media).startswith(_LAYER) or kind not in _FILES:
                 continue
-            if match is None or not isinstance(size, int) or size < 0:
+            if match is None or listed_size(size) is None:
                 raise SourceUnavailableError(self.name, reason="the manifest has a layer without digest or size")
             counts[kind] = counts.get(kind, 0) + 1
             stem, dot, suffix = _FILES[kind].partition(".")
@@ -129,13 +130,13 @@ class OllamaSource(Source):
         text = await fetch_text(file.url, source=self.name, model=file.name, limit_bytes=MAX_PARAMETER_BYTES)
         try:
             written = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise SourceUnavailableError(self.name, reason="the model's parameters are no JSON") from error
         if not isinstance(written, dict):
             return {}
         wanted = {_PARAMETERS[key]: value for key, value in written.items() if key in _PARAMETERS}
         # Ollama's "no bound" is what silence means here.
-        return {key: value for key, value in wanted.items() if not (key == "max_tokens" and value < 1)}
+        return {key: value for key, value in wanted.items() if not (key == "max_tokens" and value in {-1, -2})}
 
 
 @hookimpl
