@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["Fault", "Hub", "running_hub"]
+__all__ = ["Fault", "Hub", "raw_answer", "running_hub"]
 
 
 @dataclass(kw_only=True)
@@ -30,6 +30,7 @@ class Fault:
         is_wrong: The body has the right length and other bytes.
         gate: The answer waits for it after `cut_at` of the body (0 where unset), and then goes on.
         ignores_range: The whole file is sent, with status 200.
+        raw: Sent as it is instead of an answer, status line and headers included; then the connection is closed.
     """
 
     path: str
@@ -40,6 +41,12 @@ class Fault:
     is_wrong: bool = False
     gate: threading.Event | None = None
     ignores_range: bool = False
+    raw: bytes | None = None
+
+
+def raw_answer(body: bytes, *headers: str, status: str = "200 OK") -> bytes:
+    """A whole answer for `Fault.raw`; it says only what is asked for, and nothing about its length."""
+    return "\r\n".join([f"HTTP/1.1 {status}", "connection: close", *headers, "", ""]).encode() + body
 
 
 @dataclass
@@ -96,6 +103,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.hub.asked.append(("GET", self.path, self.headers.get("range")))
             self.hub.tokens.append(self.headers.get("authorization"))
         fault = self.hub.take_fault(self.path)
+        if fault is not None and fault.raw is not None:
+            self.wfile.write(fault.raw)
+            self.close_connection = True
+            return
         if fault is not None and fault.status is not None:
             self.answer(fault.status, b"{}", {**fault.headers})
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from board import GgufPlatform, NpuPlatform
@@ -12,6 +12,7 @@ from hubs import Hub
 from cardcage.catalog import Catalog
 from cardcage.downloads import Downloads, RetryPolicy
 from cardcage_sdk.library import PullProgress, PullRequest
+from cardcage_sdk.sources import Source
 from cardcage_sources.huggingface import HuggingFaceSource
 from cardcage_sources.modelscope import ModelScopeSource
 from cardcage_sources.ollama import OllamaSource
@@ -32,15 +33,22 @@ class Pulls:
         self.opened: list[Downloads] = []
 
     def library(
-        self, *, is_loaded: Callable[[Path], int] = lambda _path: 0, spare_bytes: int = 0, allows: bool = True
+        self,
+        *,
+        is_loaded: Callable[[Path], int] = lambda _path: 0,
+        spare_bytes: int = 0,
+        allows: bool = True,
+        catalog: Catalog | None = None,
+        more: Sequence[Source] = (),
     ) -> Downloads:
         huggingface, modelscope, ollama = HuggingFaceSource(), ModelScopeSource(), OllamaSource()
         huggingface.configure({"endpoint": self.hubs["huggingface"].url, "token": "hf_secret"})
         modelscope.configure({"endpoint": self.hubs["modelscope"].url})
         ollama.configure({"registry": self.hubs["ollama"].url})
-        sources = {source.name: source for source in (huggingface, modelscope, ollama, UrlSource(), PypiSource())}
+        own = (huggingface, modelscope, ollama, UrlSource(), PypiSource())
+        sources: dict[str, Source] = {source.name: source for source in (*own, *more)}
         library = Downloads(
-            catalog=Catalog(self.store, sources),
+            catalog=catalog or Catalog(self.store, sources),
             platforms={"gguf": GgufPlatform(), "npu": NpuPlatform()},
             sources=sources,
             allows_path=lambda _path: allows,

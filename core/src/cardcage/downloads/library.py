@@ -6,21 +6,21 @@ import asyncio
 import contextlib
 import hashlib
 import json
-import shutil
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
-from cardcage.catalog.resolver import exact_names, parse_reference, without_secrets
+from cardcage.catalog.resolver import parse_reference, without_secrets
 from cardcage.downloads.asking import PAUSES_SECONDS, ask, sources_for
 from cardcage.downloads.describing import describe, stored_model
 from cardcage.downloads.fitting import Choice, choose, fits_of
-from cardcage.downloads.job import JOB_FILE, SPARE_BYTES, Job, JobPlan
+from cardcage.downloads.job import SPARE_BYTES, Job, JobPlan
 from cardcage.downloads.machine import read_machine
 from cardcage.downloads.making import Maker
 from cardcage.downloads.openers import Openers
-from cardcage.downloads.placing import OLD_PREFIX, Naming, remove_from_store
+from cardcage.downloads.partials import FILES, PARTIAL, Partial, discard, partials_of
+from cardcage.downloads.placing import Naming, remove_from_store, restore_store
 from cardcage.downloads.pull import Pull
 from cardcage.downloads.transfer import RetryPolicy
 from cardcage.downloads.uploads import Uploads
@@ -53,9 +53,6 @@ if TYPE_CHECKING:
     from cardcage_sdk.sources import ModelReference, Offer, RemoteModel, Source
 
 __all__ = ["Downloads"]
-
-PARTIAL = ".partial"
-"""Side directories of pulls, inside the store so that the last step is a rename; the dot hides it from the catalog."""
 
 KEPT_PULLS = 32
 """Ended pulls that `pulls` still tells of."""
@@ -216,7 +213,8 @@ class Downloads(Library):
         """See `Library.pulls`."""
         current = [pull.progress() for pull in self._pulls.values()]
         running = {folder.name for folder in self._by_folder}
-        return [*current, *(partial.progress() for partial in self._partials() if partial.folder.name not in running)]
+        left = [partial for partial in partials_of(self._catalog.store) if partial.folder.name not in running]
+        return [*current, *(partial.progress() for partial in left)]
 
     async def cancel_pull(self, pull_id: str) -> None:
         """See `Library.cancel_pull`."""
@@ -224,38 +222,71 @@ class Downloads(Library):
         if pull is None or pull.task is None or pull.progress().is_final:
             raise ModelNotFoundError(pull_id, message=f"There is no running pull '{pull_id}'")
         await self._stop(pull)
+        if pull.state == "done":
+            # It was moving into the store already.
+            raise ModelNotFoundError(pull_id, message=f"There is no running pull '{pull_id}': it is complete")
 
     async def remove(self, name: str) -> StoredModel | None:
         """See `Library.remove`."""
+        artifact, unfinished = await asyncio.to_thread(self._named, name)
         removed: StoredModel | None = None
-        try:
-            artifact: ModelArtifact | None = self._catalog.find(name)
-        except ModelNotFoundError:
-            artifact = None
-        unfinished = [partial for partial in self._partials() if partial.is_named(name, artifact)]
-        if artifact is None and not unfinished:
-            # Once more, for its message: none has the name, or several have.
-            self._catalog.find(name)
         if artifact is not None:
             if holders := self._is_loaded(artifact.path):
                 raise ModelInUseError(default_model_id(artifact), leases=holders)
             removed = stored_model(artifact)
+        stopped = [pull for partial in unfinished if (pull := self._by_folder.get(partial.folder)) is not None]
+        for pull in stopped:
+            await self._stop(pull)
+        if any(pull.state == "done" for pull in stopped):
+            # It could not be stopped any more, so the store is another one now.
+            return await self.remove(name)
         for partial in unfinished:
-            pull = self._by_folder.get(partial.folder)
-            if pull is not None:
-                await self._stop(pull)
-            await asyncio.to_thread(shutil.rmtree, partial.folder, ignore_errors=True)
+            if not await asyncio.to_thread(discard, partial.folder):
+                raise ModelInUseError(partial.shown, leases=1)
         if artifact is not None:
-            await asyncio.to_thread(remove_from_store, artifact.path, self._catalog.store)
+            try:
+                await asyncio.to_thread(remove_from_store, artifact.path, self._catalog.store)
+            except OSError as error:
+                raise InternalError(f"'{artifact.path}' cannot be deleted: {error.strerror}") from error
             log.info("model removed", model=removed.id if removed else name, path=str(artifact.path))
         return removed
 
+    def _named(self, name: str) -> tuple[ModelArtifact | None, list[Partial]]:
+        """The model of the store that a name means, with what is unfinished of it; else unfinished files alone.
+
+        Raises:
+            ModelNotFoundError: None has this name, or several have.
+        """
+        partials = partials_of(self._catalog.store)
+        try:
+            artifact = self._catalog.find(name)
+        except ModelNotFoundError:
+            unfinished = [partial for partial in partials if partial.is_named(name)]
+            unfinished = unfinished or [partial for partial in partials if partial.is_perhaps_named(name)]
+            meant = sorted({partial.shown for partial in unfinished})
+            if not unfinished:
+                raise
+            if len(meant) > 1:
+                raise ModelNotFoundError(
+                    name,
+                    message=f"'{name}' is the name of several unfinished pulls: {', '.join(meant)}; name one of these",
+                ) from None
+            return None, unfinished
+        return artifact, [partial for partial in partials if partial.is_of(artifact)]
+
     def sweep(self) -> None:
-        """Delete what an earlier server was killed while deleting. Call once, before anything else uses the store."""
-        for left in self._catalog.store.glob(f"*/*/{OLD_PREFIX}*"):
-            shutil.rmtree(left, ignore_errors=True)
+        """Put right what an earlier server was killed in. Call once, before anything else uses the store."""
         self._uploads.sweep()
         self._maker.sweep()
+        try:
+            restore_store(self._catalog.store)
+            for folder in (self._catalog.store / PARTIAL).glob("*/"):
+                # The model is in the store, or no byte of it came.
+                if not (folder / FILES).is_dir() and not discard(folder):
+                    log.info("another server uses this store", folder=folder.name)
+        except OSError as error:
+            # A store that is only read is served all the same.
+            log.warning("the store cannot be put in order", error=str(error))
 
     async def close(self) -> None:
         """Stop every pull; what they fetched stays and is continued by the next pull."""
@@ -308,8 +339,12 @@ class Downloads(Library):
         if leader is not None:
             await self._follow(pull, leader)
             return
+        # Before the store is looked at: a pull that ends meanwhile is then either followed or found there.
         self._by_folder[plan.folder] = pull
         try:
+            if (there := await asyncio.to_thread(self._already_there, plan)) is not None:
+                pull.end("done", result=stored_model(there), is_new=False)
+                return
             await asyncio.to_thread(self._drop_outdated, plan)
             pull.job = Job(
                 plan=plan,
@@ -335,7 +370,7 @@ class Downloads(Library):
             # Not awaited itself: a follower that is cancelled must not cancel the one that it follows.
             await asyncio.wait([leader.task])
         end = leader.progress()
-        pull.end(end.state, result=end.result, error=end.error)
+        pull.end(end.state, result=end.result, error=end.error, is_new=end.is_new)
 
     async def _ask(self, request: PullRequest) -> tuple[ModelReference, RemoteModel]:
         reference = parse_reference(request.model, self._sources)
@@ -366,11 +401,15 @@ class Downloads(Library):
 
     def _drop_outdated(self, plan: JobPlan) -> None:
         """Delete what was fetched of an older state of the same model: its files have other hashes now. In a thread."""
-        for partial in self._partials():
-            is_same = (partial.origin, partial.name, partial.size) == (plan.origin, plan.naming.name, plan.naming.size)
-            if is_same and partial.folder not in self._by_folder:
+        for partial in partials_of(self._catalog.store):
+            is_same = (partial.origin, partial.name, partial.size, partial.place) == (
+                plan.origin,
+                plan.naming.name,
+                plan.naming.size,
+                [plan.choice.platform, plan.choice.chip],
+            )
+            if is_same and partial.folder not in self._by_folder and discard(partial.folder):
                 log.info("unfinished files are outdated", model=plan.asked, folder=partial.folder.name)
-                shutil.rmtree(partial.folder, ignore_errors=True)
 
     def _already_there(self, plan: JobPlan) -> ModelArtifact | None:
         """The model in the store that has exactly the files that would be fetched, under the same name."""
@@ -387,55 +426,11 @@ class Downloads(Library):
                 return artifact
         return None
 
-    def _partials(self) -> list[_Partial]:
-        found: list[_Partial] = []
-        for file in sorted((self._catalog.store / PARTIAL).glob(f"*/{JOB_FILE}")):
-            # A power cut may have left half a description; its directory is then known by its folder's name only.
-            described: dict[str, object] = {}
-            with contextlib.suppress(OSError, ValueError):
-                described = json.loads(file.read_text(encoding="utf-8"))
-            found.append(_Partial(folder=file.parent, described=described))
-        return found
-
 
 def _is_same(here: tuple[int, str | None] | None, listed: tuple[int | None, str | None]) -> bool:
     if here is None:
         return False
     return all(want is None or have == want for have, want in zip(here, listed, strict=True))
-
-
-class _Partial:
-    """A side directory, as its description tells."""
-
-    def __init__(self, *, folder: Path, described: Mapping[str, object]) -> None:
-        self.folder = folder
-        self.model = str(described.get("model") or folder.name)
-        self.origin = str(described.get("origin") or "")
-        self.name = str(described.get("name") or "")
-        self.size = str(described.get("size") or "")
-        total = described.get("total_bytes")
-        self.total_bytes = total if isinstance(total, int) else 0
-
-    def is_named(self, name: str, artifact: ModelArtifact | None) -> bool:
-        """Whether someone who says `name` means this: by what it was asked for, or by what it was to become."""
-        wanted = name.strip().casefold()
-        named = f"{self.name}:{self.size}" if self.size else self.name
-        own = {self.model, self.origin, named, f"{self.name}-{self.size}", self.name, self.folder.name}
-        if wanted in {text.casefold() for text in own if text}:
-            return True
-        return artifact is not None and named.casefold() in exact_names(artifact)
-
-    def progress(self) -> PullProgress:
-        """As an interrupted pull."""
-        there = sum(path.stat().st_size for path in self.folder.rglob("*") if path.is_file())
-        return PullProgress(
-            id=self.folder.name,
-            model=self.model,
-            state="interrupted",
-            source=self.origin or None,
-            completed_bytes=min(there, self.total_bytes) if self.total_bytes else there,
-            total_bytes=self.total_bytes,
-        )
 
 
 async def _offers_of(source: Source) -> tuple[Sequence[Offer], CardcageError | None]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import ssl
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import certifi
@@ -69,11 +72,11 @@ class Openers:
 
         Raises:
             SourceUnavailableError: No connection, or it broke.
-            CorruptDownloadError: An encrypted address leads to a plain one.
+            CorruptDownloadError: An encrypted address leads to a plain one, or the bytes come in another form.
             ModelNotFoundError, PathNotAllowedError: A file that is not there, or that this server may not read.
         """
         if url.lower().startswith("file:"):
-            async with self._open_file(local_path(url), start_byte) as opened:
+            async with self._open_file(local_path(url), start_byte, etag) as opened:
                 yield opened
             return
         async with self._open_http(url, headers, start_byte, etag) as opened:
@@ -113,6 +116,8 @@ class Openers:
         try:
             async with self._http().stream("GET", url, headers=asked) as response:
                 _check_redirects(response, host)
+                if response.status_code in {200, 206}:
+                    _check_encoding(response, host)
                 yield Opened(
                     status=response.status_code,
                     start_byte=_start_of(response),
@@ -123,17 +128,22 @@ class Openers:
                 )
         except httpx.TooManyRedirects as error:
             raise CorruptDownloadError(host, reason="the address is redirected without end") from error
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+            # The last is what a host's name that cannot be one raises.
             raise _broken(host, error) from error
 
     @contextlib.asynccontextmanager
-    async def _open_file(self, path: Path, start_byte: int) -> AsyncIterator[Opened]:
+    async def _open_file(self, path: Path, start_byte: int, etag: str | None) -> AsyncIterator[Opened]:
         if not self._allows_path(path):
             raise PathNotAllowedError(str(path), param="model")
         try:
-            file = await asyncio.to_thread(path.open, "rb")
+            file = await asyncio.to_thread(_open_plain, path)
         except OSError as error:
             raise ModelNotFoundError(str(path), message=f"'{path}' cannot be read: {error.strerror}") from error
+        state = os.fstat(file.fileno())
+        current = f'"{state.st_size}-{state.st_mtime_ns}"'
+        if etag is not None and etag != current:
+            start_byte = 0  # as a server does with `if-range`
 
         async def chunks() -> AsyncIterator[bytes]:
             await asyncio.to_thread(file.seek, start_byte)
@@ -141,12 +151,11 @@ class Openers:
                 yield chunk
 
         try:
-            state = await asyncio.to_thread(path.stat)
             yield Opened(
                 status=206 if start_byte else 200,
                 start_byte=start_byte,
                 total_bytes=state.st_size,
-                etag=f'"{state.st_size}-{state.st_mtime_ns}"',
+                etag=current,
                 retry_after_seconds=None,
                 chunks=chunks(),
             )
@@ -162,7 +171,16 @@ async def _chunks(response: httpx.Response, host: str) -> AsyncIterator[bytes]:
         raise _broken(host, error) from error
 
 
-def _broken(host: str, error: httpx.HTTPError) -> SourceUnavailableError:
+def _open_plain(path: Path) -> BinaryIO:
+    """Open a file for reading; a pipe or device, which could keep a thread for ever, is refused."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is no plain file")
+    return os.fdopen(descriptor, "rb")
+
+
+def _broken(host: str, error: httpx.HTTPError | httpx.InvalidURL | UnicodeError) -> SourceUnavailableError:
     reason = str(error) or type(error).__name__
     return SourceUnavailableError(host, reason=f"the connection failed: {reason}")
 
@@ -176,6 +194,13 @@ def _check_redirects(response: httpx.Response, host: str) -> None:
     schemes = [hop.url.scheme for hop in (*response.history, response)]
     if "https" in schemes and schemes[schemes.index("https") :].count("http"):
         raise CorruptDownloadError(host, reason="an encrypted address is redirected to a plain one")
+
+
+def _check_encoding(response: httpx.Response, host: str) -> None:
+    """Sizes, ranges and hashes are those of the file itself, and `identity` was asked for."""
+    encoding = response.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in {"", "identity"}:
+        raise CorruptDownloadError(host, reason=f"it is sent as '{encoding}', which nobody asked for")
 
 
 def _start_of(response: httpx.Response) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import re
 import secrets
 import shutil
@@ -23,22 +25,33 @@ if TYPE_CHECKING:
     from cardcage_sdk.models import ModelFile
 
 __all__ = [
-    "OLD_PREFIX",
+    "SIDE_SUFFIXES",
     "Naming",
     "check_file_name",
+    "check_file_names",
     "directory_files",
     "manifest_text",
     "move_into_store",
     "relative_name",
     "remove_from_store",
+    "restore_store",
     "store_folder",
+    "sync",
 ]
 
 OLD_PREFIX = ".old-"
 """What is about to be deleted; a leading dot hides it from the catalog."""
 
+REPLACED_PREFIX = ".replaced-"
+"""An older state of a model, for the moment until the newer one has its name, which follows."""
+
 _OWN_KEYS = {"schema", "name", "size", "platform", "chips", "source", "files"}
+SIDE_SUFFIXES = (".part", ".etag")
+"""After the name of a file that is not whole: its bytes, and the validator of its content."""
+
 MAX_FILE_NAME = 512
+MAX_FILE_NAME_PART_BYTES = 240
+"""Nearly every file system takes 255 bytes; the name that a file has until it is whole is longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +95,39 @@ def check_file_name(name: str) -> None:
     parts = name.split("/")
     is_plain = all(part and part not in {".", ".."} and not part.startswith(".") for part in parts)
     if not is_plain or len(name) > MAX_FILE_NAME or "\\" in name or not name.isprintable() or name == MANIFEST:
-        raise CorruptDownloadError(name, reason="the source lists a file name that is not allowed")
+        raise CorruptDownloadError(_shown(name), reason="the source lists a file name that is not allowed")
+    if any(len(part.encode()) > MAX_FILE_NAME_PART_BYTES for part in parts):
+        raise CorruptDownloadError(_shown(name), reason="the source lists a file name that is too long")
+
+
+def check_file_names(names: Sequence[str]) -> None:
+    """Refuse names that could not all stand in one directory, on any file system.
+
+    Raises:
+        CorruptDownloadError: One is not allowed, or two would be one file, or one both a file and a directory.
+    """
+    taken: dict[str, str] = {}
+    for name in names:
+        check_file_name(name)
+        key = _folded(name)
+        if key in taken:
+            raise CorruptDownloadError(name, reason=f"the source also lists '{taken[key]}'")
+        taken[key] = name
+    for key, name in taken.items():
+        above = [key[:at] for at, char in enumerate(key) if char == "/"]
+        for other in (*above, *(key.removesuffix(suffix) for suffix in SIDE_SUFFIXES if key.endswith(suffix))):
+            if other in taken:
+                raise CorruptDownloadError(name, reason=f"the source also lists '{taken[other]}'")
+
+
+def _folded(name: str) -> str:
+    """One text for all names that some file system takes for the same."""
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def _shown(name: str) -> str:
+    shown = name if name.isprintable() else ascii(name)[1:-1]
+    return shown if len(shown) <= 80 else f"{shown[:77]}..."
 
 
 def store_folder(store: Path, *, platform: str, chip: str | None, naming: Naming) -> Path:
@@ -138,16 +183,61 @@ def manifest_text(
 def move_into_store(complete: Path, target: Path) -> None:
     """Make a complete directory, on the store's file system, appear under its final name in one step.
 
-    What is there now is replaced; a process that has its files open keeps them.
+    What is there now is replaced; a process that has its files open keeps them. Killed in between, `restore_store` puts back
+    what was there.
     """
+    old = target.with_name(f"{REPLACED_PREFIX}{target.name}")
     target.parent.mkdir(parents=True, exist_ok=True)
-    if target.exists():
-        old = target.with_name(f"{OLD_PREFIX}{secrets.token_hex(4)}")
+    _delete(old)
+    try:
         target.rename(old)
-        complete.rename(target)
-        _delete(old)
-    else:
-        complete.rename(target)
+    except FileNotFoundError:
+        _rename(complete, target)
+        return
+    try:
+        _rename(complete, target)
+    except OSError:
+        old.rename(target)
+        raise
+    _delete(old)
+
+
+def _rename(complete: Path, target: Path) -> None:
+    while True:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            complete.rename(target)
+        except FileNotFoundError:
+            if not complete.exists():
+                raise
+            continue  # the last other model of this platform was removed this moment, and the directory with it
+        sync(target.parent)
+        return
+
+
+def restore_store(store: Path) -> None:
+    """Put right what a process was killed in: a model that was being replaced is back, what was being deleted goes."""
+    for left in store.glob(f"*/*/{OLD_PREFIX}*"):
+        _delete(left)
+    for left in store.glob(f"*/*/{REPLACED_PREFIX}*"):
+        target = left.with_name(left.name.removeprefix(REPLACED_PREFIX))
+        if target.exists():
+            _delete(left)
+        else:
+            left.rename(target)
+
+
+def sync(path: Path) -> None:
+    """Have a file, or the names in a directory, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some file systems have nothing to do for a directory, and say so in this way.
+        if error.errno != errno.EINVAL:
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def remove_from_store(folder: Path, store: Path) -> None:
@@ -159,9 +249,12 @@ def remove_from_store(folder: Path, store: Path) -> None:
         folder.rename(old)
         _delete(old)
     for parent in folder.parents:
-        if parent == store or store not in parent.parents or any(parent.iterdir()):
+        if parent == store or store not in parent.parents:
             return
-        parent.rmdir()
+        try:
+            parent.rmdir()
+        except OSError:
+            return  # another model is in it, perhaps since this moment
 
 
 def _delete(path: Path) -> None:

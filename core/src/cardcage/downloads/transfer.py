@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import structlog
 
 from cardcage.downloads.openers import CHUNK_BYTES
+from cardcage.downloads.placing import SIDE_SUFFIXES
 from cardcage_sdk.errors import (
     CorruptDownloadError,
     ModelNotFoundError,
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PART_SUFFIX", "RetryPolicy", "Transfer", "sha256_of"]
 
-PART_SUFFIX = ".part"
-
-ETAG_SUFFIX = ".etag"
+PART_SUFFIX, ETAG_SUFFIX = SIDE_SUFFIXES
 
 MAX_BLOCK_BYTES = 4 << 20
 """What may wait for the disk; then nothing more is read."""
@@ -122,7 +121,7 @@ class Transfer:
         if await asyncio.to_thread(self._path.is_file):
             # It has its name, so an earlier try checked it; but disks forget too.
             digest = await asyncio.to_thread(sha256_of, self._path)
-            if self._file.sha256 in {None, digest}:
+            if self._file.sha256 is None or self._file.sha256.lower() == digest:
                 return await self._finished(digest)
             await asyncio.to_thread(self._path.unlink)
         await asyncio.to_thread(self._path.parent.mkdir, parents=True, exist_ok=True)
@@ -157,9 +156,10 @@ class Transfer:
         """Connect as often as it takes; returns the checked sha256."""
         failures = 0
         sink = await asyncio.to_thread(_Sink.open, self._part)
+        furthest = sink.size
         try:
             while True:
-                before = self.completed_bytes = sink.size
+                self.completed_bytes = sink.size
                 try:
                     await self._fetch_once(sink)
                     return self._checked(sink)
@@ -170,7 +170,9 @@ class Transfer:
                         raise SourceUnavailableError(self._source, reason=str(error)) from None
                     await asyncio.to_thread(self._begin_anew, sink)
                 except SourceUnavailableError as error:
-                    failures = 1 if sink.size - before >= self._retries.progress_bytes else failures + 1
+                    # Bytes that an earlier try had brought already are no progress: they could come for ever.
+                    failures = 1 if sink.size - furthest >= self._retries.progress_bytes else failures + 1
+                    furthest = max(furthest, sink.size)
                     if failures > len(self._retries.pauses_seconds):
                         raise
                     pause = error.retry_after_seconds or self._retries.pauses_seconds[failures - 1]
@@ -195,11 +197,13 @@ class Transfer:
             self._file.url, headers=self._file.headers, start_byte=sink.size, etag=etag
         ) as opened:
             self._check_status(opened)
-            if sink.size and opened.start_byte != sink.size:
+            if opened.start_byte != sink.size:
                 if opened.status != 200:
                     raise _RestartError("the source answered with another range than was asked for")
                 # It knows no ranges, or the content changed: all of it comes.
                 await asyncio.to_thread(self._begin_anew, sink)
+            elif sink.size and None not in {etag, opened.etag} and etag != opened.etag:
+                raise _RestartError("the content changed")
             self._check_total(opened)
             if self._file.size_bytes is None and self.total_bytes is not None:
                 await asyncio.to_thread(self._on_size, self.total_bytes - sink.size)
