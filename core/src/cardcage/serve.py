@@ -18,6 +18,7 @@ from hypercorn.utils import LifespanFailureError, LifespanTimeoutError
 
 from cardcage.access import KeyRing, Listener, ListenerTable, exposed
 from cardcage.app import create_app, lifecycle_of, store_of
+from cardcage.http.connections import use_closing_connections
 from cardcage.lock import DataDirLock, PortInUseError
 from cardcage_sdk.errors import ConfigError
 
@@ -248,6 +249,7 @@ async def _serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, on_signal, number)
+    use_closing_connections()
     server = asyncio.create_task(
         hypercorn.asyncio.serve(app, _hypercorn_config(config, bound), shutdown_trigger=trigger.wait)
     )

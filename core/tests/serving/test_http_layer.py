@@ -6,6 +6,7 @@ import socket
 import time
 import urllib.error
 import urllib.request
+from pathlib import Path
 
 import httpx
 import pytest
@@ -159,6 +160,39 @@ def test_a_body_that_does_not_come_ends_with_408(server):
             answer += more
     assert answer.startswith(b"HTTP/1.1 408")
     assert b'"request_timeout"' in answer
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="counts descriptors in /proc")
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /livez HTTP/1.1\r\nHo",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST /talk/echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc",
+        (
+            b"GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+            b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n\r\n"
+        ),
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ],
+    ids=["nothing", "half a head", "a request", "half a body", "upgrade to HTTP/2", "HTTP/2"],
+)
+def test_a_client_that_closes_its_connection_leaves_no_descriptor(server, sent):
+    host, port = server.url.removeprefix("http://").split(":")
+    descriptors = Path(f"/proc/{server.process.pid}/fd")
+    before = len(list(descriptors.iterdir()))
+    for _ in range(40):
+        with socket.create_connection((host, int(port)), timeout=20) as sock:
+            if sent:
+                sock.sendall(sent)
+            if sent.startswith((b"GET", b"PRI")) and sent.endswith(b"\r\n\r\n"):
+                assert sock.recv(65536)
+    httpx.get(f"{server.url}/livez", trust_env=False)  # by now the earlier connections are accepted, too
+    deadline = time.monotonic() + 20  # far below the time-out of idle connections
+    while len(list(descriptors.iterdir())) > before + 5:
+        assert time.monotonic() < deadline, "connections of clients that left are still open"
+        time.sleep(0.02)
 
 
 def test_no_query_and_no_key_reaches_the_log(server, client):
