@@ -149,7 +149,7 @@ def test_dimensions_are_asked_of_the_service() -> None:
         ({"input": [[1], 2]}, "input"),
         ({"input": [-1]}, "input"),
         ({"input": [1.5]}, "input"),
-        ({"input": ["x"] * 2049}, "input"),
+        ({"input": ["x"] * 16385}, "input"),
         ({"encoding_format": "int8"}, "encoding_format"),
         ({"dimensions": 0}, "dimensions"),
         ({"model": None}, "model"),

@@ -85,15 +85,15 @@ class Lease:
             async for event in events:
                 yield event
 
-    async def embed(self, request: EmbedRequest, accepted: Accepted) -> EmbedResult:
+    async def embed(self, request: EmbedRequest) -> EmbedResult:
         """Run the request; see `Worker.embed`."""
         self._use()
-        return await self.member.worker.embed(request, accepted)
+        return await self.member.worker.embed(request)
 
-    async def rerank(self, request: RerankRequest, accepted: Accepted) -> RerankResult:
+    async def rerank(self, request: RerankRequest) -> RerankResult:
         """Run the request; see `Worker.rerank`."""
         self._use()
-        return await self.member.worker.rerank(request, accepted)
+        return await self.member.worker.rerank(request)
 
     def release(self) -> None:
         """Give it back.

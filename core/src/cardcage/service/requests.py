@@ -129,8 +129,8 @@ class Requests:
             async with self._visit(request.model, Task.EMBED) as visit:
                 if request.dimensions is not None and Feature.DIMENSIONS not in visit.capabilities.features:
                     raise UnsupportedError(Feature.DIMENSIONS.value)
-                async with self._leased(request, visit, Task.EMBED) as (lease, accepted):
-                    result = await lease.embed(request, accepted)
+                async with self._leased(request, visit, Task.EMBED) as lease:
+                    result = await lease.embed(request)
             self._counters.prompt_tokens += sum(result.prompt_tokens)
             self._counters.observer.on_prompt(visit.model, sum(result.prompt_tokens))
             return result
@@ -140,9 +140,9 @@ class Requests:
         with self._counted(request.id, Task.RERANK):
             async with (
                 self._visit(request.model, Task.RERANK) as visit,
-                self._leased(request, visit, Task.RERANK) as (lease, accepted),
+                self._leased(request, visit, Task.RERANK) as lease,
             ):
-                result = await lease.rerank(request, accepted)
+                result = await lease.rerank(request)
             self._counters.prompt_tokens += result.prompt_tokens
             self._counters.observer.on_prompt(visit.model, result.prompt_tokens)
             return result
@@ -227,14 +227,20 @@ class Requests:
         self._counters.observer.on_queued(visit.model, visit.queue_seconds)
 
     @asynccontextmanager
-    async def _leased(
-        self, request: EmbedRequest | RerankRequest, visit: _Visit, task: Task
-    ) -> AsyncIterator[tuple[Lease, Accepted]]:
-        """On a seat, for a request with one answer."""
-        async with self._lined_up(request, visit, task) as (ticket, accepted):
+    async def _leased(self, request: EmbedRequest | RerankRequest, visit: _Visit, task: Task) -> AsyncIterator[Lease]:
+        """On a seat, for a request with one answer.
+
+        It is not prepared first: nothing is sent before its one answer, so an error of the call itself still gets its status,
+        and tokenising twice is a good part of the work on a short text (`bench/embeddings.py`).
+        """
+        ticket = visit.pool.seats.enter(request.id, lane_of(task))
+        try:
+            visit.pool.seats.line_up(ticket)
             async for _ in self._turn(ticket, visit):
                 pass
-            yield _lease_of(ticket), accepted
+            yield _lease_of(ticket)
+        finally:
+            visit.pool.seats.leave(ticket)
 
     # --- details
 

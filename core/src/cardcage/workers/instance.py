@@ -282,13 +282,13 @@ class Worker:
         """Have the engine validate and count a request; raises what it says, or how the worker ended."""
         return await self._run(expected_tokens(request, None), lambda: self._pipe.prepare(request))
 
-    async def embed(self, request: EmbedRequest, accepted: Accepted | None) -> EmbedResult:
+    async def embed(self, request: EmbedRequest) -> EmbedResult:
         """Run an embedding."""
-        return await self._run(expected_tokens(request, accepted), lambda: self._pipe.embed(request))
+        return await self._run(expected_tokens(request, None), lambda: self._pipe.embed(request))
 
-    async def rerank(self, request: RerankRequest, accepted: Accepted | None) -> RerankResult:
+    async def rerank(self, request: RerankRequest) -> RerankResult:
         """Run a rerank."""
-        return await self._run(expected_tokens(request, accepted), lambda: self._pipe.rerank(request))
+        return await self._run(expected_tokens(request, None), lambda: self._pipe.rerank(request))
 
     async def chat(self, request: ChatRequest, accepted: Accepted) -> AsyncGenerator[ChatEvent, None]:
         """Run a chat request; closing the generator tells the engine at once.

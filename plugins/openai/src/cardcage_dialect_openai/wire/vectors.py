@@ -6,6 +6,9 @@ from pydantic import Field
 
 from cardcage_dialect_openai.wire.fields import MAX_INT32, Int, WireModel, is_int, shaped
 
+MAX_INPUTS = 16_384
+"""Texts in one request. OpenAI takes 2048; the engine works through any number in steps of its own, and the body is bounded."""
+
 __all__ = ["EmbeddingRequest", "RerankAnswer", "RerankRequestBody", "RerankResultEntry"]
 
 
@@ -18,7 +21,7 @@ def _is_input(value: Any) -> bool:
         return True
     return (
         isinstance(value, list)
-        and 0 < len(value) <= 2048
+        and 0 < len(value) <= MAX_INPUTS
         and all(isinstance(item, str) or _is_tokens(item) for item in value)
     )
 
@@ -30,7 +33,9 @@ class EmbeddingRequest(WireModel):
     input: Annotated[
         Any,
         shaped(
-            _is_input, "a string, a non-empty array of token ids, or an array of 1 to 2048 of these", is_required=True
+            _is_input,
+            f"a string, a non-empty array of token ids, or an array of 1 to {MAX_INPUTS} of these",
+            is_required=True,
         ),
     ]
     encoding_format: Literal["float", "base64"] | None = None
@@ -40,7 +45,7 @@ class EmbeddingRequest(WireModel):
 def _is_documents(value: Any) -> bool:
     return (
         isinstance(value, list)
-        and 0 < len(value) <= 2048
+        and 0 < len(value) <= MAX_INPUTS
         and all(
             isinstance(item, str) or (isinstance(item, dict) and isinstance(item.get("text"), str)) for item in value
         )
@@ -57,7 +62,7 @@ class RerankRequestBody(WireModel):
     query: str
     documents: Annotated[
         list[str | dict[str, Any]],
-        shaped(_is_documents, "an array of 1 to 2048 strings or objects with 'text'", is_required=True),
+        shaped(_is_documents, f"an array of 1 to {MAX_INPUTS} strings or objects with 'text'", is_required=True),
     ]
     top_n: Annotated[Int, Field(ge=1)] | None = None
     return_documents: bool | None = None
