@@ -31,8 +31,9 @@ env: $(STAMPS)/env ## the environment .venv: llama.cpp wheel (built once), all m
 model: ## the SmolLM2 model (98 MB) into .cardcage/models
 	@$(PYTHON) examples/models/fetch_smollm2.py --store "$(STORE)"
 
-minilm: ## MiniLM for ONNX Runtime (23 MB) into .cardcage/models
+minilm: $(STAMPS)/packages ## MiniLM for ONNX Runtime (23 MB) and for llama.cpp (46 MB, made of 83 MB) into .cardcage/models
 	@$(PYTHON) examples/models/fetch_minilm_onnx.py --store "$(STORE)"
+	@$(BIN)/python examples/models/make_minilm_gguf.py --store "$(STORE)"
 
 # Optional and heavy: PyTorch and more in an environment of their own, for minutes. Chat tests of platforms/onnx are skipped
 # without this model.

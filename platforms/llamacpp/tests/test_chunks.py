@@ -30,7 +30,7 @@ def test_follows_the_machine() -> None:
 def test_shared_steps_are_shorter() -> None:
     subject = pacer()
     subject.measured(512, 512 / 1000)
-    assert subject.rows(shared=False) == 144
+    assert subject.rows(shared=False) == 128
     assert subject.rows(shared=True) == 64
     subject.measured(512, 512 / 100_000)
     assert subject.rows(shared=False) == 512
