@@ -6,6 +6,7 @@ the file are untrusted: every one is checked against what is left of the file be
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
-__all__ = ["MAGIC", "GgufError", "GgufHeader", "Value", "is_gguf", "read_header"]
+__all__ = ["MAGIC", "GgufError", "GgufHeader", "TensorInfo", "Value", "is_gguf", "read_header"]
 
 MAGIC = b"GGUF"
 
@@ -24,6 +25,8 @@ _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<
 _STRING, _ARRAY = 8, 9
 _INTEGER_TYPES = frozenset({0, 1, 2, 3, 4, 5, 10, 11})
 _MAX_KEYS = 65_536
+_MAX_TENSORS = 262_144
+_MAX_DIMENSIONS = 8
 _MAX_KEPT_ARRAY = 1024
 # Types of the files' fields in bytes per block and weights per block would be needed for exact tensor sizes; the file's
 # own size says the same and cannot be wrong.
@@ -34,18 +37,39 @@ class GgufError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """One tensor.
+
+    Attributes:
+        type: Number of its ggml type.
+        shape: The fastest dimension first, as in the file.
+    """
+
+    name: str
+    type: int
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GgufHeader:
     """The metadata of a GGUF file.
 
     Attributes:
         metadata: Values by key.
         array_lengths: Length of every array by key, kept or not.
+        tensors: In the order of the file.
     """
 
     version: int
     tensor_count: int
     metadata: dict[str, Value]
     array_lengths: dict[str, int]
+    tensors: tuple[TensorInfo, ...] = ()
+
+    @property
+    def parameter_count(self) -> int:
+        """Number of weights in this file; of a model in several files, in its first part only."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @property
     def architecture(self) -> str:
@@ -177,4 +201,19 @@ def _read(path: Path, size: int, modified_ns: int) -> GgufHeader:
             metadata[key], length = reader.value(reader.number("<I"))
             if length is not None:
                 lengths[key] = length
-        return GgufHeader(version, tensor_count, metadata, lengths)
+        return GgufHeader(version, tensor_count, metadata, lengths, _tensors(reader, tensor_count))
+
+
+def _tensors(reader: _Reader, count: int) -> tuple[TensorInfo, ...]:
+    if count > _MAX_TENSORS:
+        raise GgufError(f"{count} tensors are more than any model has")
+    tensors = []
+    for _ in range(count):
+        name = reader.string()
+        dimensions = reader.number("<I")
+        if dimensions > _MAX_DIMENSIONS:
+            raise GgufError(f"tensor '{name[:80]}' has {dimensions} dimensions")
+        shape = tuple(reader.number("<Q") for _ in range(dimensions))
+        tensors.append(TensorInfo(name, reader.number("<I"), shape))
+        reader.skip(8)  # where its data begins
+    return tuple(tensors)

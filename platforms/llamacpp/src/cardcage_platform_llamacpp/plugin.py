@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cardcage_sdk.capabilities import Capabilities
     from cardcage_sdk.chat import JsonValue
     from cardcage_sdk.errors import CardcageError
-    from cardcage_sdk.models import ModelArtifact
+    from cardcage_sdk.models import ModelArtifact, ModelFacts
 
 __all__ = ["LlamaCppPlatform", "register_platforms"]
 
@@ -104,6 +104,12 @@ class LlamaCppPlatform(Platform):
             slot_bytes = header.kv_bytes_per_token() * context_tokens_for(artifact, header, None)
             cache = slot_bytes * self.scaling.suggested
         return MemoryEstimate(device_bytes=0, host_bytes=weights + cache + _FIXED_BYTES)
+
+    def describe(self, artifact: ModelArtifact) -> ModelFacts:
+        """What the header of the weights says."""
+        from cardcage_platform_llamacpp.facts import read_facts
+
+        return read_facts(artifact)
 
     def worker_environment(self, options: Mapping[str, JsonValue]) -> Mapping[str, str]:
         """OpenMP reads its policy when it is loaded; ggml would start gdb for a backtrace before it dies."""
