@@ -1,5 +1,6 @@
 """A small dialect for tests of the frame: it streams lines, and misbehaves in every way that a dialect can."""
 
+import asyncio
 import json
 import uuid
 from contextlib import aclosing
@@ -57,6 +58,12 @@ class TalkDialect(Dialect):
         async def echo():
             data = await request.get_data()
             return {"bytes": len(data), "request_id": request.headers["x-request-id"]}
+
+        @blueprint.post("/talk/linger")
+        async def linger():
+            await request.get_data()
+            await asyncio.sleep(10)
+            return "nobody left"
 
         @blueprint.get("/talk/fault")
         async def fault():

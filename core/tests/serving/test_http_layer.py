@@ -195,6 +195,20 @@ def test_a_client_that_closes_its_connection_leaves_no_descriptor(server, sent):
         time.sleep(0.02)
 
 
+def test_a_client_that_leaves_together_with_its_body_is_not_served(server):
+    """The body and the end of the connection are there in one turn of the loop."""
+    host, port = server.url.removeprefix("http://").split(":")
+    ids = [f"gone-{number}" for number in range(20)]
+    for request_id in ids:
+        head = (
+            f"POST /talk/linger HTTP/1.1\r\nHost: localhost\r\nx-request-id: {request_id}\r\nContent-Length: 1\r\n\r\n"
+        )
+        with socket.create_connection((host, int(port)), timeout=20) as sock:
+            sock.sendall(f"{head}x".encode())
+    entries = [logged(server, "request", request_id)[0] for request_id in ids]
+    assert [entry.get("client_left") for entry in entries] == [True] * len(ids)
+
+
 def test_no_query_and_no_key_reaches_the_log(server, client):
     secret = "sk-very-secret-0001"
     headers = {"authorization": f"Bearer {secret}", "x-request-id": "with-secret"}

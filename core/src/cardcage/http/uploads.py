@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from quart.wrappers import Request
 from quart.wrappers.request import Body
 
+from cardcage.http.bodies import TimedRequest
 from cardcage_sdk.errors import PayloadTooLargeError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class StreamedBody(Body):
             self._flow.has_room.clear()
 
 
-class UploadRequest(Request):
+class UploadRequest(TimedRequest):
     """A request whose body is streamed where its path is one for uploads."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -66,7 +66,7 @@ class UploadRequest(Request):
         flow = self.scope.get(UPLOAD_KEY)  # a key of our own
         if isinstance(flow, UploadFlow):
             self.body = StreamedBody(self.content_length, flow)
-            self.body_timeout = None
+            self.arrival_seconds = None
 
 
 class UploadGate:
