@@ -16,6 +16,7 @@ from cardcage_sdk.errors import (
     InvalidRequestError,
     LoadFailedError,
     ModelAlreadyExistsError,
+    ModelInUseError,
     ModelNotFoundError,
     OutOfMemoryError,
     PlatformDetectionError,
@@ -41,6 +42,20 @@ async def test_ids_have_rules(cage, model_id):
     with pytest.raises(InvalidRequestError) as caught:
         await cage.service.load(LoadRequest(model_id=model_id, model_path="/"))
     assert caught.value.param == "model_id"
+
+
+async def test_a_model_is_not_deleted_by_whatever_path_it_was_loaded(cage):
+    cage.store_model("tiny", "1b")
+    store = cage.directory / "store"
+    (cage.directory / "link").symlink_to(store)
+    for number, path in enumerate(
+        [store / "scripted/cpu/tiny-1b/tiny.scripted.json", cage.directory / "link/scripted/cpu/tiny-1b"]
+    ):
+        await cage.service.load(LoadRequest(model_id=f"m{number}", model_path=str(path), instance_count=1))
+        with pytest.raises(ModelInUseError):
+            await cage.service.library.remove("tiny")
+        await cage.service.unload(f"m{number}")
+    assert await cage.service.library.remove("tiny")
 
 
 async def test_an_id_is_taken_once(cage):

@@ -169,8 +169,10 @@ class ModelService:
         return self._library
 
     def _residents_of(self, path: Path) -> int:
-        """How many loaded models have their files in this directory."""
-        return sum(Path(status.path) == path for status in self.models())
+        """How many loaded models have their files in this directory, by whatever path they were loaded."""
+        folder = path.resolve()
+        loaded = [Path(status.path).resolve() for status in self.models()]
+        return sum(folder in {place, *place.parents} for place in loaded)
 
     # --- for metrics and readiness
 
