@@ -114,6 +114,16 @@ def test_a_broken_model_is_a_problem_of_its_own(catalog):
         catalog.find("broken:1m")
 
 
+def test_what_cannot_be_looked_at_hides_nothing_else(catalog):
+    make_model(catalog.store)
+    # As a directory of another user or on a disk that is gone: looking at it fails.
+    for folder in (catalog.store, catalog.store / "alpha", catalog.store / "alpha/cpu"):
+        (folder / "a-closed").symlink_to("x" * 300)
+    artifacts, problems = catalog.scan()
+    assert [artifact.name for artifact in artifacts] == ["tiny"]
+    assert [problem.path for problem in problems] == [catalog.store / "alpha/cpu/a-closed"]
+
+
 def test_a_directory_without_model_toml_is_a_model(tmp_path, catalog):
     directory = tmp_path / "My Model 2"
     (directory / "sub").mkdir(parents=True)

@@ -128,6 +128,7 @@ def test_no_file_name_leads_out_of_the_directory(model, name, key):
         ("schema = 1\nname = ''", ["name"]),
         ("schema = 1\nname = 'a b'", ["name", "white space"]),
         ("schema = 1\nname = 'a/b'", ["name"]),
+        ('schema = 1\nname = "a\\u001b[31m"', ["name", "cannot be shown"]),
         (HEAD + "size = 4", ["size"]),
         (HEAD + "kind = 'poem'", ["kind", "'chat'"]),
         (HEAD + "platform = 'Up/Per'", ["platform"]),

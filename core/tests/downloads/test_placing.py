@@ -137,3 +137,8 @@ def test_a_model_that_is_a_link_is_unlinked_and_what_it_leads_to_stays(tmp_path:
     remove_from_store(link, tmp_path / "store")
     assert (elsewhere / "m.bin").read_text() == "mine"
     assert not link.is_symlink()
+
+
+def test_what_a_source_calls_a_model_becomes_a_name_that_can_be_shown() -> None:
+    assert Naming.of_source("a\x1b[31m b", "\u202e4b/x") == Naming(name="a-[31m-b", size="4b-x")
+    assert Naming.of_source("\x1b", "\x1b") == Naming(name="model", size="")

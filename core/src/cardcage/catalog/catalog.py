@@ -144,14 +144,21 @@ class Catalog:
     def _model_directories(self) -> Iterator[Path]:
         def below(directory: Path, depth: int) -> Iterator[Path]:
             try:
-                children = sorted(child for child in directory.iterdir() if child.is_dir())
+                children = sorted(directory.iterdir())
             except OSError:
                 return  # not readable for this user: nothing to offer here, and `doctor` says so of the store itself
             for child in children:
                 # A name with a dot in front is a download that is not complete yet.
                 if child.name.startswith("."):
                     continue
-                if depth == STORE_DEPTH or (child / MANIFEST).is_file():
+                try:
+                    is_directory, has_manifest = child.is_dir(), (child / MANIFEST).is_file()
+                except OSError:
+                    # Closed to this user, or on a disk that is gone: a problem where a model is expected, else as above.
+                    is_directory, has_manifest = depth == STORE_DEPTH, False
+                if not is_directory:
+                    continue
+                if depth == STORE_DEPTH or has_manifest:
                     yield child
                 else:
                     yield from below(child, depth + 1)

@@ -52,6 +52,8 @@ def _inside(name: str) -> str:
 def _word(text: str) -> str:
     if re.search(r"[\s/:@()]", text):
         raise ValueError(f"'{text}' must hold no white space and none of / : @ ( )")
+    if not text.isprintable():
+        raise ValueError(f"{text!a} holds characters that cannot be shown")
     return text
 
 

@@ -82,8 +82,13 @@ class Naming:
     @classmethod
     def of_source(cls, name: str, size: str) -> Naming:
         """What a source calls it, made fit for the catalog."""
-        cleaned = re.sub(r"[\s/:@()]+", "-", name).strip("-")[:80] or "model"
-        return cls(name=cleaned, size=re.sub(r"[\s/:@()]+", "-", size).strip("-")[:80])
+        name, size = (_plain(text) for text in (name, size))
+        return cls(name=name or "model", size=size)
+
+
+def _plain(text: str) -> str:
+    shown = "".join(char if char.isprintable() else "-" for char in unicodedata.normalize("NFC", text))
+    return re.sub(r"[\s/:@()]+", "-", shown).strip("-")[:80]
 
 
 def check_file_name(name: str) -> None:
