@@ -12,7 +12,9 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -168,6 +170,70 @@ def test_ctrl_c_leaves_the_download_alone_unless_told_otherwise(
         assert "the server goes on" in said
     gate.set()
     assert served.pull(f"huggingface:{REPO}")[-1]["status"] == "done"
+
+
+def test_ctrl_c_also_stops_a_pull_whose_source_has_not_answered(served: Served, hubs: dict[str, Hub]) -> None:
+    gate = threading.Event()
+    hubs["huggingface"].faults.append(Fault(path="/api/models/", times=9, gate=gate))
+    command = [sys.executable, "-m", "cardcage", "pull", f"huggingface:{REPO}", "--stop-on-interrupt"]
+    with subprocess.Popen(
+        [*command, "--config", str(served.config_file)], stderr=subprocess.PIPE, text=True, env=environment()
+    ) as run:
+        while not hubs["huggingface"].ranges("/api/models/"):
+            time.sleep(0.01)
+        run.send_signal(2)
+        assert run.stderr is not None
+        said = run.stderr.read()
+        assert (run.wait(timeout=20), "stopped" in said) == (130, True)
+    (state,) = served.request("GET", "/v1/models/pulls").json()["data"]
+    assert state["status"] == "cancelled"
+    gate.set()
+
+
+def test_a_name_is_never_a_way_to_another_route(served: Served, hubs: dict[str, Hub]) -> None:
+    gate = threading.Event()
+    hubs["huggingface"].faults.append(Fault(path="/resolve/", cut_at=0.5, gate=gate))
+    with served.pulling(f"huggingface:{REPO}") as states:
+        pull_id = next(states)["id"]
+        for name in (
+            f"../pulls/{pull_id}",
+            "..",
+            ".",
+            f"x/../../pulls/{pull_id}",
+            f"..%2Fpulls%2F{pull_id}",
+            "",
+            "a\nb",
+        ):
+            refused = served.command("rm", name)
+            assert (refused.returncode, "is no model's name" in refused.stderr) == (1, True), (name, refused.stderr)
+        gate.set()
+        assert list(states)[-1]["status"] == "done"
+    assert served.command("rm", "../available/talker").returncode == 1
+    assert len(json.loads(served.command("list", "--json").stdout)["models"]) == 1
+
+
+def test_no_name_of_a_repository_speaks_to_the_terminal(served: Served, hubs: dict[str, Hub]) -> None:
+    hubs["huggingface"].repositories["Tiny/Evil"] = {"a\x1b]0;x\x07.gguf": GGUF, "b\x1b[31m.rkllm": GGUF}
+    for arguments in (["list", "huggingface:Tiny/Evil"], ["pull", "huggingface:Tiny/Evil"]):
+        told = served.command(*arguments)
+        assert "\\x1b" in told.stdout + told.stderr
+        assert "\x1b" not in told.stdout + told.stderr
+
+
+def test_several_who_change_the_configuration_at_once_all_do(home: Served) -> None:
+    folder = home.store / "gguf/cpu/mine-1b"
+    folder.mkdir(parents=True)
+    (folder / "model.toml").write_text('schema = 1\nname = "mine"\nsize = "1b"\nplatform = "gguf"\nchips = ["cpu"]\n')
+    (folder / "m.gguf").write_bytes(b"x")
+    before = home.config_file.read_text()
+    ids = [f"id{number}" for number in range(6)]
+    with ThreadPoolExecutor() as commands:
+        for changes in ([("enable", "mine", "--id", name) for name in ids], [("disable", name) for name in ids]):
+            ended = list(commands.map(lambda arguments: home.command(*arguments), changes))
+            assert [command.returncode for command in ended] == [0] * 6, [command.stderr for command in ended]
+            entries = tomllib.loads(home.config_file.read_text()).get("models", [])
+            assert sorted(entry["model_id"] for entry in entries) == (ids if changes[0][0] == "enable" else [])
+    assert home.config_file.read_text() == before
 
 
 def test_enable_adds_exactly_one_entry_and_disable_takes_it_away(served: Served) -> None:

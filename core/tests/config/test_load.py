@@ -191,6 +191,9 @@ def test_a_named_file_must_exist_and_be_text(tmp_path):
     (tmp_path / "binary.toml").write_bytes(b"a = '\xff'")
     with pytest.raises(ConfigError, match="UTF-8"):
         load_config(file=tmp_path / "binary.toml", environ={})
+    (tmp_path / "marked.toml").write_bytes(b"\xef\xbb\xbf[server]\n")
+    with pytest.raises(ConfigError, match="byte order mark"):
+        load_config(file=tmp_path / "marked.toml", environ={})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the rule is about root")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from cardcage.config import Config
 
-__all__ = ["ServerClient", "find_url"]
+__all__ = ["ServerClient", "available_path", "find_url"]
 
 CONNECT_SECONDS = 3.0
 ANSWER_SECONDS = 30.0
@@ -40,6 +40,17 @@ def find_url(config: Config, url: str | None = None) -> str:
         return holder.url
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(config.server.host, config.server.host)
     return f"http://[{host}]:{config.server.port}" if ":" in host else f"http://{host}:{config.server.port}"
+
+
+def available_path(name: str) -> str:
+    """The route of a model of the store. The name is one segment of it, whatever it holds: `..` leads to no other route.
+
+    Raises:
+        CommandError: No model can have this name.
+    """
+    if not name.strip() or not name.isprintable():
+        raise CommandError(f"{name!a} is no model's name", code="model_not_found")
+    return f"/v1/models/available/{quote(name, safe='').replace('.', '%2E')}"
 
 
 class ServerClient:
@@ -118,7 +129,11 @@ class ServerClient:
         Raises:
             CommandError: `code` is `model_not_found` where there is none, or several.
         """
-        return self._get(f"/v1/models/available/{quote(name, safe='/:')}")
+        return self._get(available_path(name))
+
+    def pulls(self) -> list[dict[str, Any]]:
+        """Pulls that run or ended lately, as `/v1/models/pulls` lists them; the newest of those that run is the last."""
+        return list(self._get("/v1/models/pulls").get("data", []))
 
     def offers(self) -> dict[str, Any]:
         """What the sources list of themselves, under `data`, and under `errors` why others do not."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +22,9 @@ from cardcage.config.edit import add_model, remove_model, set_instance_count
 from cardcage_sdk.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from cardcage.config import Config
+    from cardcage.config import Config, ModelEntry
     from cardcage_sdk.models import ModelArtifact
 
 __all__ = ["disable", "enable"]
@@ -54,21 +55,20 @@ def enable(
     except ValueError as error:
         raise CommandError(f"--id: {error}", exit_code=USAGE) from error
     file = _file(config, config_file)
-    text = _read(file)
-    entry = next((known for known in config.models if known.model_id == wanted), None)
-    if entry is not None and Path(entry.model_path) != artifact.path:
-        raise CommandError(f"'{wanted}' is enabled for another model, {entry.model_path}; choose another --id")
     values: dict[str, str | int] = {"model_id": wanted, "model_path": str(artifact.path)}
     if instances is not None:
         values["instance_count"] = instances
     if chosen and chosen != artifact.platform:
         values["platform"] = chosen
     changed = True
-    with _named(file):
+    with _editing(file) as entries:
+        entry = next((known for known in entries if known.model_id == wanted), None)
+        if entry is not None and Path(entry.model_path) != artifact.path:
+            raise CommandError(f"'{wanted}' is enabled for another model, {entry.model_path}; choose another --id")
         if entry is None:
-            _write(file, add_model(text, values))
+            _write(file, add_model(_read(file), values))
         elif instances is not None and instances != entry.instance_count:
-            _write(file, set_instance_count(text, wanted, instances))
+            _write(file, set_instance_count(_read(file), wanted, instances))
         else:
             changed = False
     what = f"'{wanted}' is loaded at start from now on" if changed else f"'{wanted}' is loaded at start already"
@@ -108,7 +108,7 @@ def disable(config: Config, *, model: str, now: bool, url: str | None, config_fi
         enabled = ", ".join(entry.model_id for entry in config.models) or "none"
         raise CommandError(f"'{model}' is not enabled; enabled are: {enabled}")
     file = _file(config, config_file)
-    with _named(file):
+    with _editing(file):
         _write(file, remove_model(_read(file), wanted))
     if as_json and not now:
         print_json({"model_id": wanted, "config": str(file), "changed": True})
@@ -156,8 +156,9 @@ def _read(file: Path) -> str:
 
 def _write(file: Path, text: str) -> None:
     """Replace the file in one step, once the whole of it was read as a configuration."""
+    if file.exists() and not os.access(file, os.W_OK):
+        raise CommandError(f"'{file}' is read-only", exit_code=CONFIGURATION)
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
     except OSError as error:
         raise CommandError(f"'{file}' cannot be written: {error.strerror}", exit_code=CONFIGURATION) from error
@@ -182,12 +183,25 @@ def _write(file: Path, text: str) -> None:
 
 
 @contextmanager
-def _named(file: Path) -> Iterator[None]:
-    """Errors of editing, with the file's name and the exit code of a wrong configuration."""
+def _editing(file: Path) -> Iterator[Sequence[ModelEntry]]:
+    """The entries as they are now, and nobody else who changes them; errors name the file.
+
+    What is locked is the file's directory, for the file itself is replaced, and nothing is left lying beside it.
+    """
     try:
-        yield
+        file.parent.mkdir(parents=True, exist_ok=True)
+        directory = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CommandError(f"'{file}' cannot be written: {error.strerror}", exit_code=CONFIGURATION) from error
+    try:
+        # Network file systems may refuse to lock a directory; then two at once are as they would be with an editor.
+        with suppress(OSError):
+            fcntl.flock(directory, fcntl.LOCK_EX)
+        yield load_config(file=file).models if file.exists() else ()
     except ConfigError as error:
         raise CommandError(f"{file}: {error.message}", exit_code=CONFIGURATION) from error
+    finally:
+        os.close(directory)
 
 
 def _say(text: str) -> None:

@@ -12,7 +12,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["note", "print_json", "print_table", "stdout_console"]
+__all__ = ["note", "print_json", "print_table", "shown", "stdout_console"]
 
 PIPE_WIDTH = 240
 """Columns of a table that goes to a program: wide enough that no line is broken."""
@@ -25,7 +25,12 @@ def stdout_console() -> Console:
 
 def note(text: str) -> None:
     """A line on standard error that is no part of the answer."""
-    Console(stderr=True, highlight=False, soft_wrap=True).print(text, style="dim", markup=False)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(shown(text), style="dim", markup=False)
+
+
+def shown(text: str) -> str:
+    """A text that may come from elsewhere, with nothing in it that a terminal would obey."""
+    return "".join(char if char.isprintable() or char == "\n" else ascii(char)[1:-1] for char in text)
 
 
 def print_json(value: Any) -> None:
@@ -42,5 +47,5 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(shown(cell) for cell in row))
     stdout_console().print(table, markup=False)

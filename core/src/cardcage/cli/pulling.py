@@ -140,10 +140,9 @@ def _follow(client: ServerClient, body: dict[str, Any], *, stops_on_interrupt: b
                 last = state
                 shown.show(state)
     except KeyboardInterrupt:
-        if last is None:
-            raise
-        if stops_on_interrupt:
-            client.delete(f"/v1/models/pulls/{last['id']}")
+        pull_id = last["id"] if last is not None else _unanswered(client, body)
+        if stops_on_interrupt and pull_id is not None:
+            client.delete(f"/v1/models/pulls/{pull_id}")
             note("stopped; the next pull goes on from here, 'cardcage rm' deletes what was fetched")
         else:
             note("the server goes on; the same command follows it again")
@@ -151,6 +150,12 @@ def _follow(client: ServerClient, body: dict[str, Any], *, stops_on_interrupt: b
     if last is None or last["status"] != "done":
         raise CommandError("the server ended the stream before the model was there")
     return last
+
+
+def _unanswered(client: ServerClient, body: dict[str, Any]) -> str | None:
+    """The pull that this command began while its source has not answered; the server's stream tells nothing until then."""
+    begun = [pull for pull in client.pulls() if pull["model"] == body["model"] and pull["status"] == "resolving"]
+    return str(begun[-1]["id"]) if begun else None
 
 
 class _Bars:
@@ -204,7 +209,8 @@ class _Lines:
         total = state["total_bytes"]
         percent = int(100 * state["completed_bytes"] / total) if total else 0
         told = (state["status"], percent // TOLD_PERCENT)
-        if told != self._told and state["status"] not in {"resolving", "waiting"}:
+        # Where nobody has told a size yet, there is nothing to say.
+        if told != self._told and state["status"] not in {"resolving", "waiting"} and total:
             note(f"{state['model']}: {state['status']} {percent} % of {gigabytes(total)}")
             self._told = told
 

@@ -49,8 +49,10 @@ def _is_occupied(error: Exception) -> bool:
 
 
 def _fail(message: str, code: int) -> None:
+    from cardcage.cli.output import shown
+
     sys.stdout.flush()
-    sys.stderr.write(f"cardcage: error: {message}\n")
+    sys.stderr.write(f"cardcage: error: {shown(message)}\n")
     sys.exit(code)
 
 

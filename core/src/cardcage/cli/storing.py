@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cardcage.catalog import Catalog
 from cardcage.cli.background import connect
 from cardcage.cli.choosing import can_ask
-from cardcage.cli.client import ServerClient, find_url
+from cardcage.cli.client import ServerClient, available_path, find_url
 from cardcage.cli.exits import CommandError
 from cardcage.cli.output import note, print_json, print_table
 from cardcage.cli.pulling import gigabytes
@@ -94,7 +94,7 @@ def remove(config: Config, *, model: str, is_sure: bool, url: str | None, as_jso
     client = _running(config, url)
     _confirm(config, client, model, is_sure=is_sure)
     if client is not None:
-        answer = client.delete(f"/v1/models/available/{_quoted(model)}")
+        answer = client.delete(available_path(model))
     else:
         removed = asyncio.run(_local(config).remove(model))
         what = f"model '{removed.id}' removed" if removed else f"unfinished files of '{model}' removed"
@@ -116,12 +116,6 @@ def _confirm(config: Config, client: ServerClient | None, model: str, *, is_sure
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
         raise CommandError("nothing was deleted")
-
-
-def _quoted(model: str) -> str:
-    from urllib.parse import quote
-
-    return quote(model, safe="/:")
 
 
 def _running(config: Config, url: str | None) -> ServerClient | None:

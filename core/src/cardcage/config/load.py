@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import os
 import tomllib
@@ -129,8 +130,10 @@ def _sequence(value: object) -> tuple[object, ...]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        with file.open("rb") as stream:
-            return tomllib.load(stream)
+        content = file.read_bytes()
+        if content.startswith(codecs.BOM_UTF8):
+            raise ConfigError(f"{file}: begins with a byte order mark; save it as UTF-8 without one")
+        return tomllib.loads(content.decode("utf-8"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file}: {error}") from error
     except UnicodeDecodeError as error:
