@@ -18,6 +18,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cardcage_sdk import (
+    Accepted,
     Capabilities,
     ChatRequest,
     Engine,
@@ -31,6 +32,7 @@ from cardcage_sdk import (
     Text,
     hookimpl,
 )
+from cardcage_sdk.errors import ContextLengthExceededError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
 # out: the range on cardcage-sdk in its metadata then says the same.
 CARDCAGE_CONTRACT = (0, 1)
 
+CONTEXT_TOKENS = 2048
+"""Here a word is a token."""
+
 
 class MinimalPlatform(Platform):
     """Lives in the server process. Must not import the runtime: this file's top is imported there."""
@@ -52,7 +57,8 @@ class MinimalPlatform(Platform):
     # CONTRACT: "module:Class", imported in the worker process only. For an unpackaged file the module is the file's name.
     engine = "minimal_platform:MinimalEngine"
     # CONTRACT: what is not declared here is refused by core before it reaches the engine; what is declared, the
-    # conformance kit tests. `stop` and `max_tokens` need no declaration, the SDK sees to them.
+    # conformance kit tests. Two things need no declaration: stop strings, which the SDK sees to, and `max_tokens`, which the
+    # engine must keep.
     capabilities = Capabilities(tasks=frozenset({Task.CHAT}))
 
     def probe(self) -> ProbeReport:
@@ -74,13 +80,22 @@ class MinimalEngine(Engine):
     def load(self, artifact: ModelArtifact, options: LoadOptions) -> ModelInfo:
         """CONTRACT: return only when the first request could run at full speed."""
         # Import the vendor's runtime here, not at the top.
-        return ModelInfo(context_tokens=2048, has_chat_template=True)
+        return ModelInfo(context_tokens=CONTEXT_TOKENS, has_chat_template=True)
+
+    def prepare(self, request: ChatRequest) -> Accepted:  # type: ignore[override]  # it does no other task
+        """CONTRACT: before the request queues: count its prompt and refuse what cannot fit. Starts nothing."""
+        words = len(request.last_user_text.split())
+        if words >= CONTEXT_TOKENS:
+            raise ContextLengthExceededError(prompt_tokens=words, context_tokens=CONTEXT_TOKENS)
+        return Accepted(prompt_tokens=words)
 
     def chat(self, request: ChatRequest) -> Iterator[EngineOutput]:
         """CONTRACT: yield each piece as soon as it exists, then exactly one `Finished`. Being closed early means: stop."""
-        for word in reversed(request.last_user_text.split()):
+        words = request.last_user_text.split()[::-1]
+        limit = request.sampling.max_tokens
+        for word in words[:limit]:
             yield Text(f"{word} ")
-        yield Finished(reason="stop")
+        yield Finished(reason="length" if limit is not None and limit < len(words) else "stop")
 
 
 @hookimpl

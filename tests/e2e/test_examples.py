@@ -1,5 +1,8 @@
 """The one-file platform and dialect of `examples/`, used as their first lines say."""
 
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +48,30 @@ def test_the_dialect_refuses_settings_that_it_does_not_know(minimal):
     refused = minimal.command("serve")
     assert refused.returncode == 4
     assert refused.stderr.splitlines()[-1] == "cardcage: error: [dialects.minimal] has no settings, but got: colour"
+
+
+KIT = """
+from cardcage_sdk.testing import PlatformSuite
+from minimal_platform import MinimalPlatform
+
+
+class TestMinimal(PlatformSuite):
+    platform = MinimalPlatform
+    model = "hello.minimal"
+"""
+
+
+def test_the_platform_passes_the_conformance_kit(tmp_path):
+    shutil.copy(EXAMPLES / "minimal_platform.py", tmp_path)
+    (tmp_path / "hello.minimal").write_text("any text")
+    (tmp_path / "test_minimal.py").write_text(KIT)
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "test_minimal.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert run.returncode == 0, run.stdout
+    assert " passed" in run.stdout

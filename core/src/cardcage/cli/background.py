@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import subprocess
 import sys
 import time
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from cardcage.cli.client import ServerClient, find_url
 from cardcage.cli.exits import OCCUPIED, UNREACHABLE, CommandError
-from cardcage.cli.output import note
+from cardcage.cli.output import note, print_json
 from cardcage.lock import read_holder
 
 if TYPE_CHECKING:
@@ -18,9 +20,11 @@ if TYPE_CHECKING:
 
     from cardcage.config import Config
 
-__all__ = ["connect", "connect_or_start"]
+__all__ = ["connect", "connect_or_start", "stop"]
 
 START_SECONDS = 60.0
+STOP_SECONDS = 20.0
+"""How long ending streams, workers and sockets may take after the answers have had their time."""
 POLL_SECONDS = 0.05
 MAX_LOG_BYTES = 10 * 1024 * 1024
 LOG_FILE = "server.log"
@@ -52,6 +56,40 @@ def connect_or_start(config: Config, url: str | None, *, config_file: Path | Non
     if url or os.environ.get("CARDCAGE_URL"):
         return connect(config, url)
     return _start(config, config_file=config_file)
+
+
+def stop(config: Config, *, as_json: bool) -> None:
+    """Ask the server of the data directory to end, as SIGTERM does, and return when it has.
+
+    Raises:
+        CommandError: None runs, it belongs to somebody else, or it did not end in time.
+    """
+    holder = read_holder(config.data_dir)
+    if holder is None:
+        raise CommandError(f"no server uses the data directory '{config.data_dir}'", exit_code=UNREACHABLE)
+    if not holder.pid:
+        raise CommandError("the server is just starting; try again in a moment")
+    try:
+        process = os.pidfd_open(holder.pid)
+    except ProcessLookupError:
+        process = None  # it has ended by itself since
+    if process is not None:
+        try:
+            signal.pidfd_send_signal(process, signal.SIGTERM)
+            # It gives running answers `shutdown_seconds`, then ends them, then its workers.
+            patience_seconds = config.server.shutdown_seconds + STOP_SECONDS
+            if not select.select([process], [], [], patience_seconds)[0]:
+                raise CommandError(
+                    f"the server (process {holder.pid}) has not ended after {patience_seconds:g} seconds"
+                )
+        except PermissionError as error:
+            raise CommandError(f"the server (process {holder.pid}) belongs to another user") from error
+        finally:
+            os.close(process)
+    if as_json:
+        print_json({"stopped": True, "pid": holder.pid, "url": holder.url})
+    else:
+        note(f"the server at {holder.url or 'an unknown address'} has ended")
 
 
 def _start(config: Config, *, config_file: Path | None) -> ServerClient:

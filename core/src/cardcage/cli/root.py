@@ -140,6 +140,14 @@ def serve(
 
 
 @app.command(epilog=EPILOG)
+def stop(*, config: ConfigOption = None, as_json: JsonOption = False) -> None:
+    """Stop the server of this data directory once its running answers have ended."""
+    from cardcage.cli.background import stop as stop_server
+
+    stop_server(_quiet_config(config), as_json=as_json)
+
+
+@app.command(epilog=EPILOG)
 def run(
     model: Annotated[
         str,

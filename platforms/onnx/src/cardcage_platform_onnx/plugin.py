@@ -103,9 +103,9 @@ class OnnxPlatform(Platform):
         return MemoryEstimate(device_bytes=0, host_bytes=int(weights * _WEIGHT_FACTOR) + cache + _FIXED_BYTES)
 
     def worker_environment(self, options: Mapping[str, JsonValue]) -> Mapping[str, str]:
-        """The tokenizer would start a thread on every core, beside those that core shares out."""
+        """The tokenizer would start a thread on every core; ONNX Runtime would queue telemetry in the user's cache at import."""
         del options
-        return {"TOKENIZERS_PARALLELISM": "false"}
+        return {"TOKENIZERS_PARALLELISM": "false", "ORT_DISABLE_TELEMETRY": "1"}
 
 
 def _loaded_bytes(path: Path) -> int:
