@@ -17,6 +17,7 @@ from cardcage_sdk.errors import (
     EngineError,
     InternalError,
     MethodNotAllowedError,
+    QueueFullError,
     RequestError,
     RouteNotFoundError,
     error_classes,
@@ -160,6 +161,6 @@ def _check_body(error: CardcageError, reply: Reply) -> None:
     text = reply.body.decode("utf-8")
     if "json" in reply.content_type:
         json.loads(text, parse_constant=lambda word: pytest.fail(f"the body of {name} has {word}, which is no JSON"))
-    # Some APIs answer these two in fixed words; what went wrong is clear from the status.
-    if not isinstance(error, InternalError | RouteNotFoundError | MethodNotAllowedError):
+    # Some APIs answer these in fixed words that clients match.
+    if not isinstance(error, InternalError | RouteNotFoundError | MethodNotAllowedError | QueueFullError):
         assert _MESSAGE in text, f"the body of {name} does not say what went wrong: {text}"
