@@ -99,7 +99,8 @@ class ServerStarter:
         file = home / "config.toml"
         file.write_text(
             f'[paths]\ndata_dir = "{home / "data"}"\nstore = "{home / "models"}"\n'
-            f'[plugins]\nfiles = ["{BOARDS}"]\n{config}'
+            # The ollama dialect owns `/`: with it no path would be nobody's.
+            f'[plugins]\nfiles = ["{BOARDS}"]\ndisabled = ["dialect:ollama"]\n{config}'
         )
         log_file = home / "log"
         with log_file.open("w") as log:
