@@ -1,0 +1,1 @@
+"""The Ollama API as a dialect of Cardcage."""

@@ -1,0 +1,1 @@
+"""The API exactly as its clients see it; pydantic only."""
