@@ -256,6 +256,9 @@ def test_enable_adds_exactly_one_entry_and_disable_takes_it_away(served: Served)
     assert file.read_text() == after
     assert served.command("enable", "talker", "--id", "helper", "--instances", "3").returncode == 0
     assert file.read_text() == after.replace("instance_count = 2", "instance_count = 3")
+    removed = served.command("rm", "talker")
+    assert (removed.returncode, "cardcage disable helper" in removed.stderr) == (0, True)
+    assert served.command("pull", f"huggingface:{REPO}").returncode == 0
     # The name that it was fetched by is known to the server only.
     disabled = served.command("disable", f"{REPO}:Q4_0")
     assert disabled.returncode == 0, disabled.stderr

@@ -18,8 +18,9 @@ from cardcage.downloads.placing import (
     remove_from_store,
     store_folder,
 )
+from cardcage.names import check_model_id, default_model_id
 from cardcage_sdk.errors import CorruptDownloadError, InvalidRequestError
-from cardcage_sdk.models import ModelFile
+from cardcage_sdk.models import ModelArtifact, ModelFile
 
 STORE = Path("/store")
 
@@ -142,3 +143,13 @@ def test_a_model_that_is_a_link_is_unlinked_and_what_it_leads_to_stays(tmp_path:
 def test_what_a_source_calls_a_model_becomes_a_name_that_can_be_shown() -> None:
     assert Naming.of_source("a\x1b[31m b", "\u202e4b/x") == Naming(name="a-[31m-b", size="4b-x")
     assert Naming.of_source("\x1b", "\x1b") == Naming(name="model", size="")
+
+
+def test_every_name_makes_an_id_that_a_model_can_be_loaded_under() -> None:
+    naming = Naming.of_source("n" * 200, "s" * 200)
+    artifact = ModelArtifact(
+        path=Path("/m"), name=naming.name, size=naming.size, platform="llamacpp", chips=("cpu",), files=()
+    )
+    check_model_id(default_model_id(artifact))
+    with pytest.raises(InvalidRequestError, match="together"):
+        Naming.chosen(f"{'n' * 80}:{'s' * 80}")

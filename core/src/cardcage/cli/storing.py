@@ -98,11 +98,17 @@ def remove(config: Config, *, model: str, is_sure: bool, url: str | None, as_jso
     else:
         removed = asyncio.run(_local(config).remove(model))
         what = f"model '{removed.id}' removed" if removed else f"unfinished files of '{model}' removed"
-        answer = {"success": True, "message": what}
+        answer = {"success": True, "message": what, "removed": _as_object(removed) if removed else None}
     if as_json:
         print_json(answer)
     else:
         sys.stdout.write(f"{answer['message']}\n")
+    gone = (answer["removed"] or {}).get("model_path")
+    for entry in config.models:
+        if entry.model_path == gone:
+            note(
+                f"the server still loads '{entry.model_id}' at its start; 'cardcage disable {entry.model_id}' ends that"
+            )
 
 
 def _confirm(config: Config, client: ServerClient | None, model: str, *, is_sure: bool) -> None:

@@ -49,6 +49,9 @@ _OWN_KEYS = {"schema", "name", "size", "platform", "chips", "source", "files"}
 SIDE_SUFFIXES = (".part", ".etag")
 """After the name of a file that is not whole: its bytes, and the validator of its content."""
 
+MAX_NAMED = 100
+"""Characters of `name:size`; with more, the id that the model gets by default would be none."""
+
 MAX_FILE_NAME = 512
 MAX_FILE_NAME_PART_BYTES = 240
 """Nearly every file system takes 255 bytes; the name that a file has until it is whole is longer."""
@@ -77,13 +80,16 @@ class Naming:
                 )
         if not name:
             raise InvalidRequestError("The name must not be empty", param="name")
+        if len(f"{name}:{size}") > MAX_NAMED:
+            raise InvalidRequestError(f"Name and size together must be at most {MAX_NAMED} characters", param="name")
         return cls(name=name, size=size)
 
     @classmethod
     def of_source(cls, name: str, size: str) -> Naming:
         """What a source calls it, made fit for the catalog."""
         name, size = (_plain(text) for text in (name, size))
-        return cls(name=name or "model", size=size)
+        name = name or "model"
+        return cls(name=name, size=size[: MAX_NAMED - len(f"{name}:")].strip("-"))
 
 
 def _plain(text: str) -> str:
