@@ -15,6 +15,7 @@ from cardcage.http.limits import BodyLimit
 from cardcage.http.ownership import PathOwners
 from cardcage.http.uploads import UploadGate, UploadRequest
 from cardcage.lifecycle import Lifecycle, ManagedService
+from cardcage.loadable import option_problems
 from cardcage.metrics import Metrics, ObservableService, RequestMeter, RouteNames, ServerState, metrics_blueprint
 from cardcage.store import Store
 from cardcage_sdk.errors import ConfigError, PluginContractError
@@ -76,6 +77,8 @@ def create_app(
     for plugin in list(registry.dialects.values()):
         _mount(app, plugin, config=config, registry=registry, service=service)
     registry.check()
+    for problem in option_problems(config, registry):
+        raise ConfigError(problem)
     for name in {*config.platform_options} - {*registry.platforms}:
         log.warning("the configuration has a table for a platform that is not loaded", table=f"platforms.{name}")
     for name in {*config.dialect_settings} - {*registry.dialects}:

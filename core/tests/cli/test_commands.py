@@ -176,6 +176,23 @@ def test_doctor_tells_broken_models(cardcage, tmp_path):
     assert "schema 9" in result.stdout
 
 
+def test_doctor_tells_what_no_load_of_the_configuration_would_get_on_with(cardcage, tmp_path):
+    file = (
+        f'[plugins]\nfiles = ["{EXAMPLES}/minimal_platform.py"]\n[scheduling]\nplatform_order = ["nobody"]\n'
+        f"[platforms.minimal]\nnope = 1\n"
+        f'[[models]]\nmodel_id = "gone"\nmodel_path = "{tmp_path}/gone"\nplatform = "minimal"\noptions = {{ zip = 1 }}\n'
+    )
+    result = cardcage("doctor", "--json", config=file, CARDCAGE_PORT="39265")
+    assert result.returncode == 1
+    findings = [item for item in json.loads(result.stdout)["findings"] if item["topic"] == "configuration"]
+    told = {(item["subject"], item["grade"]): item["detail"] for item in findings}
+    assert told["options", "fault"].startswith("[platforms.minimal] nope: ")
+    assert told["platform_order", "warning"] == "platform 'nobody' is not loaded"
+    models = [item["detail"] for item in findings if item["subject"] == "model gone"]
+    assert models[0] == f"there is no '{tmp_path}/gone'"
+    assert models[1].startswith("options: zip: ")
+
+
 def test_doctor_of_a_running_server(start_server):
     server = start_server()
     result = server.command("doctor", "--json", check=False)

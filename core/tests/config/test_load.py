@@ -160,7 +160,17 @@ def test_platform_and_dialect_tables_pass_through(tmp_path):
         ("[platforms]\nsome = 1", ["[platforms]", "[platforms.some]"]),
         ("[platforms.some]\nwhen = 2020-01-01", ["[platforms.some]", "when"]),
         ("[plugins]\nrequired = 'x'", ["[plugins]", "required"]),
-        ("[security]\nallowed_roots = [1]", ["[security]", "allowed_roots"]),
+        ("[plugins]\nfiles = 'x.py'", ["[plugins]", "files: input should be an array (got 'x.py')"]),
+        ("[security]\nallowed_roots = [1]", ["[security]", "allowed_roots.0: input should be a path (got 1)"]),
+        ("[security]\nallowed_roots = ['']", ["[security]", "allowed_roots.0", "must not be empty"]),
+        ("[security]\nallowed_origins = ['chat.example']", ["allowed_origins.0", "https://chat.example"]),
+        ("[security]\nallowed_origins = ['*.chat.example']", ["allowed_origins.0"]),
+        ("[security]\nallowed_origins = ['https://a.example/page']", ["allowed_origins.0"]),
+        ("[security]\nallowed_hosts = ['http://a.example']", ["allowed_hosts.0", "without scheme and port"]),
+        ("[security]\nallowed_hosts = ['a.example:80']", ["allowed_hosts.0"]),
+        ("[security]\nallowed_hosts = ['*']", ["allowed_hosts.0"]),
+        ("[[listen]]\norigins = ['x']", ["[[listen]] entry 1", "origins.0"]),
+        ("[paths]\nstore = ''", ["[paths]", "store: a path must not be empty"]),
         ("[server\n", ["line 1"]),
     ],
 )
@@ -173,6 +183,23 @@ def test_an_error_is_one_line_with_file_table_and_key(tmp_path, text, words):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_every_form_of_origin_and_host_that_is_matched_may_be_written(tmp_path):
+    origins = [
+        "*",
+        "null",
+        "https://chat.example",
+        "https://chat.example:8443/",
+        "https://*.chat.example",
+        "vscode-webview://*",
+    ]
+    hosts = ["board.local", "10.0.0.3", "::1", "[fd00::1]"]
+    config = load_config(
+        file=write(tmp_path, f"[security]\nallowed_origins = {origins}\nallowed_hosts = {hosts}\n"), environ={}
+    )
+    assert config.security.allowed_origins == tuple(origins)
+    assert config.security.allowed_hosts == tuple(hosts)
 
 
 def test_a_wrong_variable_or_option_is_named(tmp_path):

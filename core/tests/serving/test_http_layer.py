@@ -296,6 +296,7 @@ def test_a_dialect_without_routes_is_a_recorded_failure(start_server, talk_site,
         ("[dialects.talk]\nbad = true\n", "[dialects.talk] bad: is not known"),
         ('required = ["talk"]\n[dialects.talk]\nbroken = true\n', "'talk' is required"),
         ('required = ["nobody"]\n', "'nobody' is required"),
+        ("[platforms.scripted]\nnope = 1\n", "[platforms.scripted] nope: "),
     ],
 )
 def test_what_refuses_the_start_is_one_line_and_exit_code_4(start_server, talk_site, config, words):

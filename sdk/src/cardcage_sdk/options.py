@@ -11,10 +11,12 @@ from cardcage_sdk.errors import InvalidOptionError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pydantic_core import ErrorDetails
+
     from cardcage_sdk.chat import JsonValue
     from cardcage_sdk.platform import Platform
 
-__all__ = ["Field", "PlatformOptions", "validate_options"]
+__all__ = ["Field", "PlatformOptions", "check_options", "validate_options"]
 
 
 class PlatformOptions(BaseModel):
@@ -38,7 +40,20 @@ def validate_options(platform: Platform, options: Mapping[str, JsonValue]) -> di
     try:
         return platform.option_model.model_validate(dict(options)).model_dump(mode="json")
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'.'.join(str(part) for part in item['loc']) or 'options'}: {item['msg']}" for item in error.errors()
-        )
+        problems = "; ".join(_problem(item) for item in error.errors())
         raise InvalidOptionError(f"Options of platform '{platform.name}': {problems}", param="options") from error
+
+
+def check_options(platform: Platform, options: Mapping[str, JsonValue]) -> list[str]:
+    """Check options that may not be all of a load, as a configuration's; returns what is wrong, each as `option: reason`."""
+    if platform.option_model is None:
+        return [f"{name}: the platform has no options" for name in sorted(options)]
+    try:
+        platform.option_model.model_validate(dict(options))
+    except ValidationError as error:
+        return [_problem(item) for item in error.errors() if item["type"] != "missing"]
+    return []
+
+
+def _problem(item: ErrorDetails) -> str:
+    return f"{'.'.join(str(part) for part in item['loc']) or 'options'}: {item['msg']}"

@@ -14,6 +14,7 @@ from cardcage.cli.client import ServerClient, find_url
 from cardcage.cli.exits import FAILED, CommandError
 from cardcage.cli.listing import probe_locally
 from cardcage.cli.output import print_json, print_table, stdout_console
+from cardcage.loadable import model_problems, option_problems
 from cardcage.lock import read_holder
 from cardcage.plugins import PluginRegistry
 from cardcage.store import Store
@@ -66,7 +67,7 @@ def examine(config: Config, url: str | None = None) -> list[Finding]:
     """Look at everything; nothing is started, loaded or written."""
     registry = PluginRegistry.discover(config, strict=False)
     return [
-        *_configuration(config),
+        *_configuration(config, registry),
         *_access(config),
         *_server(config, url),
         *_plugins(registry),
@@ -97,9 +98,29 @@ def effective_values(config: Config) -> dict[str, dict[str, Any]]:
     return values
 
 
-def _configuration(config: Config) -> list[Finding]:
+def _configuration(config: Config, registry: PluginRegistry) -> list[Finding]:
+    """The file, and what it says that no load would get on with."""
     file = str(config.file) if config.file else "no file; built-in values hold"
-    return [Finding(topic="configuration", subject="file", grade="ok", detail=file)]
+    findings = [Finding(topic="configuration", subject="file", grade="ok", detail=file)]
+    findings += [
+        Finding(topic="configuration", subject="options", grade="fault", detail=problem)
+        for problem in option_problems(config, registry)
+    ]
+    findings += [
+        Finding(topic="configuration", subject=f"model {model_id}", grade="warning", detail=problem)
+        for model_id, problem in model_problems(config, registry)
+    ]
+    findings += [
+        Finding(
+            topic="configuration",
+            subject="platform_order",
+            grade="warning",
+            detail=f"platform '{name}' is not loaded",
+        )
+        for name in config.platform_order
+        if name not in registry.platforms
+    ]
+    return findings
 
 
 def _access(config: Config) -> list[Finding]:

@@ -62,6 +62,14 @@ class ModelTable(Table):
     platform: str | None = None
 
 
+_WORDS = {
+    "tuple_type": "Input should be an array",
+    "path_type": "Input should be a path",
+    "dict_type": "Input should be a table",
+}
+"""TOML's words for what pydantic tells in Python's."""
+
+
 def describe(error: ValidationError) -> str:
     """The first problem as `key: what is wrong`, with the value that was there."""
     first = error.errors(include_url=False)[0]
@@ -70,7 +78,7 @@ def describe(error: ValidationError) -> str:
         return f"unknown key '{key}'"
     if first["type"] == "missing":
         return f"key '{key}' is missing"
-    message = first["msg"].removeprefix("Value error, ")
+    message = _WORDS.get(first["type"]) or first["msg"].removeprefix("Value error, ")
     if not key:
         return message  # about the table as a whole
     return f"{key}: {message[:1].lower()}{message[1:]} (got {first['input']!r})"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from cardcage_sdk.chat import JsonValue
 from cardcage_sdk.service import GenerationDefaults
@@ -24,8 +25,39 @@ __all__ = [
     "is_loopback",
 ]
 
+_ORIGIN = re.compile(r"\*|null|[a-z*][a-z0-9+.*-]*://[^/\s]+/?", re.IGNORECASE)
+_HOST = re.compile(r"[^\s/:*\[\]]+")
+
+
+def _origin(text: str) -> str:
+    if not _ORIGIN.fullmatch(text):
+        raise ValueError("an origin is written as 'https://chat.example', where '*' stands for any text")
+    return text
+
+
+def _host(text: str) -> str:
+    if not _HOST.fullmatch(text) and not _is_ipv6(text.removeprefix("[").removesuffix("]")):
+        raise ValueError("a host is a name or an address without scheme and port")
+    return text
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
+
+
+def _some_path(value: object) -> object:
+    if value == "":
+        raise ValueError("a path must not be empty")
+    return value
+
+
 Words = Annotated[tuple[str, ...], Field(strict=False)]
-FilePath = Annotated[Path, Field(strict=False)]
+Origins = Annotated[tuple[Annotated[str, AfterValidator(_origin)], ...], Field(strict=False)]
+Hosts = Annotated[tuple[Annotated[str, AfterValidator(_host)], ...], Field(strict=False)]
+FilePath = Annotated[Path, Field(strict=False), BeforeValidator(_some_path)]
 Paths = Annotated[tuple[FilePath, ...], Field(strict=False)]
 
 
@@ -112,7 +144,7 @@ class ListenEntry(Table):
     unix: FilePath | None = None
     dialects: Words | None = None
     require_keys: bool | None = None
-    origins: Words = ()
+    origins: Origins = ()
     optional: bool = False
 
     @model_validator(mode="after")
@@ -150,8 +182,8 @@ class SecurityConfig(Table):
 
     require_keys: bool | None = None
     allowed_roots: Paths = ()
-    allowed_origins: Words = ()
-    allowed_hosts: Words = ()
+    allowed_origins: Origins = ()
+    allowed_hosts: Hosts = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
