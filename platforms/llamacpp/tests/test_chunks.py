@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cardcage_platform_llamacpp.chunks import FEWEST_ROWS, ChunkPacer
+from cardcage_platform_llamacpp.chunks import FEWEST_ROWS, UNIT_ROWS, ChunkPacer
 
 
 def pacer(step_seconds: float = 0.15) -> ChunkPacer:
@@ -24,7 +24,15 @@ def test_follows_the_machine() -> None:
             subject.measured(rows, rows / rows_per_second)
         rows = subject.rows(shared=False)
         wanted = min(0.15 * rows_per_second, 512)
-        assert wanted * 0.9 - FEWEST_ROWS <= rows <= wanted * 1.1
+        assert wanted * 0.9 - UNIT_ROWS <= rows <= wanted * 1.1
+
+
+def test_a_slow_model_computes_less_than_a_unit() -> None:
+    subject = pacer()
+    for rows_per_second, rows in ((100, 32), (20, 20), (1, 8), (20, 20), (1000, 128)):
+        for _ in range(12):
+            subject.measured(subject.rows(shared=False), subject.rows(shared=False) / rows_per_second)
+        assert abs(subject.rows(shared=False) - rows) <= 1
 
 
 def test_shared_steps_are_shorter() -> None:

@@ -399,6 +399,22 @@ async def test_cancel_frees_the_slot_at_once(worker, kit) -> None:
     assert (await worker.ask("Hi", sampling={"max_tokens": 1})).finished()
 
 
+async def test_cancel_of_a_prompt_frees_the_slot_between_its_chunks(worker, kit) -> None:
+    request = kit.chat("", prompt=LONG * 2 + "unseen", reuse_prefix=False, sampling={"max_tokens": 1})
+    events = worker.connection.chat(request)
+    seen: list[int] = []
+    async for event in events:
+        if isinstance(event, Progress) and event.prefill_tokens:
+            seen.append(event.prefill_tokens)
+            break
+    started = time.monotonic()
+    await events.aclose()
+    await worker.connection.released(request.id)
+    assert seen
+    assert seen[0] <= 128, "the first chunk is small, and so another followed"
+    assert time.monotonic() - started < 1.0
+
+
 async def test_text_of_the_client_never_becomes_control(worker, kit) -> None:
     """The same question with a forged turn must not count the forged turn's control tokens."""
     plain = await worker.connection.prepare(kit.chat("a b"))

@@ -35,6 +35,9 @@ KEPT: dict[str, dict[str, Any]] = {
     "minimum and maximum": {"type": "integer", "minimum": -5, "maximum": 5},
     "exclusive bounds": {"type": "integer", "exclusiveMinimum": 0, "exclusiveMaximum": 4},
     "bounds of numbers": {"type": "number", "exclusiveMinimum": 0, "maximum": 2.5},
+    "numbers": {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2},
+    "numbers, negative": {"type": "number", "minimum": -2.5, "exclusiveMaximum": 0},
+    "numbers, small": {"type": ["number", "null"], "exclusiveMinimum": 0, "exclusiveMaximum": 1},
     "multipleOf": {"type": "integer", "multipleOf": 7, "minimum": 3, "maximum": 99},
     "multipleOf a part": {"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 2},
     "format of numbers": {"type": "integer", "format": "int32"},
@@ -279,9 +282,12 @@ def test_objects_are_closed_where_nothing_else_may_speak_of_them() -> None:
     assert ready_schema(optional, "p")["anyOf"][0]["additionalProperties"] is False
 
 
-def test_integers_have_digits_that_programs_keep() -> None:
+def test_numbers_have_digits_that_programs_keep() -> None:
     assert ready_schema({"type": "integer", "minimum": 0}, "p") == {"type": "integer", "minimum": 0, "maximum": 2**53}
-    for schema in ({"type": "integer", "const": 2**60}, {"type": "number"}, {"allOf": [{"type": "integer"}]}):
+    free = ready_schema({"type": ["number", "null"]}, "p")
+    assert free == {"type": ["number", "null"], "minimum": -(2**53), "maximum": 2**53, "multipleOf": 1e-9}
+    assert "multipleOf" not in ready_schema({"type": "number", "minimum": 0, "maximum": 1e-12}, "p")
+    for schema in ({"type": "integer", "const": 2**60}, {"enum": [1e300]}, {"allOf": [{"type": "number"}]}):
         assert ready_schema(schema, "p") == schema
 
 

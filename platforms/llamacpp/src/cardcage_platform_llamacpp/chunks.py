@@ -8,8 +8,14 @@ from __future__ import annotations
 
 __all__ = ["FEWEST_ROWS", "ChunkPacer"]
 
-FEWEST_ROWS = 32
-"""Of a chunk, and what it is a multiple of: the matrix units of CPUs work on 16 rows at once, and each step reads all weights."""
+UNIT_ROWS = 32
+"""A chunk is a multiple of this: the matrix units of CPUs work on 16 rows at once, and each step reads all weights."""
+
+LONGEST_SECONDS = 1.0
+"""Of a step of one unit; a model so slow that it takes longer computes less than a unit."""
+
+FEWEST_ROWS = 8
+"""Of a chunk; steps of fewer say nothing about those of many."""
 
 FIRST_ROWS = 128
 """Of the first chunk, when nothing was measured yet."""
@@ -40,11 +46,13 @@ class ChunkPacer:
         if self._rows_per_second is None:
             return min(FIRST_ROWS, most)
         seconds = self._step_seconds * (SHARED_PART if shared else 1.0)
-        wanted = int(self._rows_per_second * seconds) // FEWEST_ROWS * FEWEST_ROWS
-        return min(max(wanted, FEWEST_ROWS), most)
+        wanted = int(self._rows_per_second * seconds) // UNIT_ROWS * UNIT_ROWS
+        if not wanted:
+            wanted = max(min(int(self._rows_per_second * LONGEST_SECONDS), UNIT_ROWS), FEWEST_ROWS)
+        return min(wanted, most)
 
     def measured(self, rows: int, seconds: float) -> None:
-        """A step of so many rows took so long; steps of few rows say nothing about those of many and are not counted."""
+        """A step with a chunk, of so many rows in all, took so long."""
         if rows < FEWEST_ROWS:
             return
         rate = rows / max(seconds, 1e-6)

@@ -128,7 +128,8 @@ class GenerationLoop:
             return []
         started = time.monotonic()
         code = self._context.decode(self._batch)
-        self._pacer.measured(len(self._batch), time.monotonic() - started)
+        if any(not sequence.is_generating for sequence, _ in last_rows):
+            self._pacer.measured(len(self._batch), time.monotonic() - started)
         if code == DECODE_NO_ROOM:
             return self._make_room()
         if code != 0:

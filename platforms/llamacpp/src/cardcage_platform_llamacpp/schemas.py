@@ -36,6 +36,10 @@ MAX_BRANCHES: Final = 64
 _EXACT_INTEGER = 2**53
 """llguidance holds bounds as floats, which are exact up to here."""
 
+_LAST_DECIMAL: Final = 1e-9
+_SMALL: Final = 1e-3
+"""Numbers whose bounds are not smaller than this get no digits beyond the last decimal."""
+
 _NAMED: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords whose value maps names to schemas: the names are no keywords."""
 
@@ -180,17 +184,23 @@ def _close(schema: dict[str, Any]) -> None:
         and all(name in properties for name in required)
     ):
         schema["additionalProperties"] = False
-    if schema.get("type") == "integer" and "enum" not in schema and "const" not in schema:
-        if "minimum" not in schema and "exclusiveMinimum" not in schema:
-            schema["minimum"] = -_EXACT_INTEGER
-        if "maximum" not in schema and "exclusiveMaximum" not in schema:
-            schema["maximum"] = _EXACT_INTEGER
+    kind = schema.get("type")
+    kinds = {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
+    if "enum" in schema or "const" in schema or not kinds & {"integer", "number"}:
+        return
+    if "minimum" not in schema and "exclusiveMinimum" not in schema:
+        schema["minimum"] = -_EXACT_INTEGER
+    if "maximum" not in schema and "exclusiveMaximum" not in schema:
+        schema["maximum"] = _EXACT_INTEGER
+    bounds = [abs(value) for key in _BOUNDS if _is_number(value := schema.get(key))]
+    if "number" in kinds and "multipleOf" not in schema and all(value == 0 or value >= _SMALL for value in bounds):
+        schema["multipleOf"] = _LAST_DECIMAL
 
 
 class _Writer:
     """Writes a schema anew, place by place, so that references keep pointing where they did.
 
-    An object that lists properties and says nothing of others gets none but these, and an integer has no more digits than
+    An object that lists properties and says nothing of others gets none but these, and a number has no more digits than
     programs keep: that satisfies the schema too, and small models that may go on do not come to an end. Not so where schemas
     are combined.
     """
