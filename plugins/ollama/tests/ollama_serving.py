@@ -7,7 +7,6 @@ import ctypes
 import itertools
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -58,9 +57,10 @@ class Server:
         """A model of the store, with its name. `more` goes into its `model.toml`."""
         name = name or f"m{next(self._numbers)}:1b"
         base, _, size = name.partition(":")
-        folder = self.store / platform / "cpu" / name.replace(":", "-")
+        folder = self.folder(name, platform)
         folder.mkdir(parents=True)
-        file = folder / f"m.{platform}.json"
+        # The platform `plain` runs scripts too; `model.toml` says that they are its own.
+        file = folder / ("m.scripted.json" if platform == "plain" else f"m.{platform}.json")
         file.write_text(json.dumps(script))
         (folder / "model.toml").write_text(
             f'schema = 1\nname = "{base}"\nsize = "{size}"\nplatform = "{platform}"\nchips = ["cpu"]\n{more}\n'
@@ -68,10 +68,9 @@ class Server:
         )
         return name
 
-    def loads(self) -> int:
-        """Workers that were ever ready."""
-        found = re.search(r"^cardcage_worker_starts_total(?:\{[^}]*\})? (\S+)", self.get("/metrics").text, re.MULTILINE)
-        return 0 if found is None else int(float(found[1]))
+    def folder(self, name: str, platform: str = "scripted") -> Path:
+        """Where a model of the store lies."""
+        return self.store / platform / "cpu" / name.replace(":", "-")
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Ask until it is so. Each question is a round trip to the server, so this is no busy loop."""
@@ -133,7 +132,8 @@ def serve(
         url = url.rstrip("/")
         with httpx.Client(timeout=30.0, trust_env=False) as http:
             client = Client(host=url, timeout=30.0, trust_env=False)
-            yield Server(url=url, store=store, http=http, ollama=client, log_file=log_file)
+            with contextlib.closing(client):
+                yield Server(url=url, store=store, http=http, ollama=client, log_file=log_file)
     finally:
         process.send_signal(signal.SIGTERM)
         try:

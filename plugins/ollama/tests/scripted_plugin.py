@@ -60,7 +60,28 @@ class PlainPlatform(ScriptedPlatform):
     suffix: ClassVar[str] = ".plain.json"
 
 
+class PulledEngine(ScriptedEngine):
+    """A script under the name that a registry's weights get."""
+
+    def load(self, artifact: ModelArtifact, options: LoadOptions) -> ModelInfo:
+        return super().load(replace(artifact, path=artifact.directory / "model.gguf"), options)
+
+
+class PulledPlatform(ScriptedPlatform):
+    """Claims `model.gguf` that is a script."""
+
+    name: ClassVar[str] = "pulled"
+    engine: ClassVar[str] = "cardcage_plugin_scripted_plugin:PulledEngine"
+    file_patterns: ClassVar[tuple[str, ...]] = ("*.gguf",)
+
+    def claims(self, artifact: ModelArtifact) -> bool:
+        return any(
+            file.name == "model.gguf" and (artifact.directory / file.name).read_bytes()[:1] == b"{"
+            for file in artifact.files
+        )
+
+
 @hookimpl
 def register_platforms() -> Sequence[type[Platform]]:
     """Declare them."""
-    return [ToldPlatform, PlainPlatform, FaultyPlatform]
+    return [ToldPlatform, PlainPlatform, PulledPlatform, FaultyPlatform]

@@ -30,6 +30,7 @@ class OllamaDialect(Dialect):
     # What Ollama itself lets in: desktop programs, editors and browser extensions, whose schemes no web page has.
     allowed_origins = (
         "app://*",
+        "file://",
         "file://*",
         "tauri://*",
         "vscode-webview://*",
