@@ -81,7 +81,9 @@ async def test_more_context_is_a_load_of_its_own_and_less_is_not(cage):
 
 async def test_the_context_that_a_model_has_by_itself_may_do(cage):
     cage.store_model("fox", "1b", answer="hi")  # 4096 by itself
-    tasks = [asyncio.create_task(use(cage, "fox", context_tokens=tokens)) for tokens in (None, 4096, 2048)]
+    first = asyncio.create_task(use(cage, "fox", context_tokens=None))
+    await cage.until(lambda: ids(cage))  # names are looked up in threads, so who comes first must be seen to
+    tasks = [first, *(asyncio.create_task(use(cage, "fox", context_tokens=tokens)) for tokens in (4096, 2048))]
     assert await asyncio.gather(*tasks) == ["hi"] * 3
     assert ids(cage) == ["fox:1b@scripted-cpu"]
     async with cage.service.using("FOX:1b@scripted-cpu", context_tokens=8192) as status:
