@@ -144,6 +144,42 @@ def test_platform_probes_here_where_no_server_runs(cardcage):
     assert (minimal["display_name"], minimal["available"], minimal["detected_chips"]) == ("Minimal", True, [])
 
 
+NOISY = """
+import ctypes, os, sys
+from cardcage_sdk import hookimpl
+from cardcage_sdk.testing.platforms import ScriptedPlatform
+
+print("noise")
+os.write(1, b"noise of a descriptor\\n")
+ctypes.CDLL(None).printf(b"noise of C\\n")
+
+class Noisy(ScriptedPlatform):
+    name = "noisy"
+
+    def probe(self):
+        print("noise of a probe")
+        raise OSError("the bus is dead")
+
+@hookimpl
+def register_platforms():
+    print("noise of a hook")
+    return [Noisy]
+"""
+
+
+@pytest.mark.parametrize("command", ["plugins", "platform", "doctor"])
+def test_what_plugins_print_or_raise_does_not_spoil_the_answer(cardcage, tmp_path, command):
+    (tmp_path / "noisy.py").write_text(NOISY)
+    config = f'[plugins]\nfiles = ["{tmp_path}/noisy.py"]\n'
+    result = cardcage(command, "--json", config=config, CARDCAGE_PORT="39265")
+    assert "noisy" in json.dumps(json.loads(result.stdout))
+    assert "noise of a descriptor" in result.stderr
+    assert "noise of C" in result.stderr
+    assert "Traceback" not in result.stderr
+    if command != "plugins":
+        assert "its probe failed: OSError: the bus is dead" in result.stdout
+
+
 def test_doctor_shows_where_each_value_came_from(cardcage, tmp_path):
     file = f'[plugins]\nfiles = ["{EXAMPLES}/minimal_platform.py"]\n[server]\nlog_level = "debug"\n'
     result = cardcage("doctor", "--json", config=file, CARDCAGE_PORT="39265")

@@ -13,6 +13,8 @@ from cardcage.cli.output import note, print_json, print_table
 from cardcage.cli.pulling import stored_path
 from cardcage.cli.usage import find_loaded, forget_run_loads, resolve
 from cardcage.plugins import PluginRegistry
+from cardcage.plugins.noise import noise_on_stderr
+from cardcage.plugins.probing import probe_platform
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,7 +180,8 @@ def probe_locally(registry: PluginRegistry) -> list[dict[str, Any]]:
     """The platforms of this environment, in the shape of `/v1/platforms`."""
     found: list[dict[str, Any]] = []
     for plugin in registry.platforms.values():
-        report = plugin.platform.probe()
+        with noise_on_stderr():
+            report = probe_platform(plugin)
         counts: dict[str, int] = {}
         for device in report.devices:
             counts[device.chip] = counts.get(device.chip, 0) + 1

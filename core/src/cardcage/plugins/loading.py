@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pluggy
 
 from cardcage.plugins.contract import check_declared_version, check_requirements
+from cardcage.plugins.noise import noise_on_stderr
 from cardcage_sdk import hookspecs
 from cardcage_sdk.capabilities import Capabilities
 from cardcage_sdk.dialect import Dialect
@@ -91,7 +92,8 @@ def _who(candidate: Candidate) -> str:
 def _guarded(candidate: Candidate, stage: str, call: Callable[[], _T]) -> _T:
     """The boundary to a plugin's code: whatever it raises becomes a recorded reason and stops nothing."""
     try:
-        return call()
+        with noise_on_stderr():
+            return call()
     except PluginError:
         raise
     except (Exception, SystemExit) as error:  # named boundary: a plugin may raise anything at start-up

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cardcage.plugins.probing import probe_platform
 from cardcage_sdk.errors import PlatformDetectionError, UnsupportedPlatformError
 from cardcage_sdk.platform import ProbeReport
 from cardcage_sdk.service import PlatformStatus
@@ -60,16 +61,13 @@ class Platforms:
             known = self._reports.get(plugin.name)
             if known is not None and loop.time() - known[0] < PROBE_SECONDS:
                 return known[1]
-            report = await asyncio.to_thread(self._probe, plugin)
+            report = await asyncio.to_thread(
+                probe_platform,
+                plugin,
+                on_failure=lambda error: self._log.warning("probe failed", platform=plugin.name, exc_info=error),
+            )
             self._reports[plugin.name] = (loop.time(), report)
             return report
-
-    def _probe(self, plugin: PlatformPlugin) -> ProbeReport:
-        try:
-            return plugin.platform.probe()
-        except Exception as error:  # noqa: BLE001 - the boundary to a plugin: a probe that fails is a reason, not a failure
-            self._log.warning("probe failed", platform=plugin.name, exc_info=error)
-            return ProbeReport.unavailable(f"its probe failed: {type(error).__name__}: {error}")
 
     async def statuses(self) -> list[PlatformStatus]:
         """All installed platforms."""
