@@ -15,6 +15,7 @@ import pytest
 from cardcage_sdk.chat import ChatRequest, Message, TextPart
 from cardcage_sdk.errors import (
     EngineFailedError,
+    InvalidOptionError,
     LoadFailedError,
     OutOfMemoryError,
     WorkerProtocolError,
@@ -136,6 +137,15 @@ async def test_an_exception_at_the_self_test(platform: FaultyPlatform, model: Pa
     with pytest.raises(LoadFailedError, match=r"The self-test failed: .*RuntimeError"):
         async with launch(platform, model, options={"kind": "exception", "phase": "self_test"}):
             pass
+
+
+async def test_a_context_that_holds_no_prompt_is_the_clients_fault(platform: FaultyPlatform, model: Path) -> None:
+    with pytest.raises(
+        InvalidOptionError, match=r"A context of 3 tokens is too small .* the self-test takes"
+    ) as caught:
+        async with launch(platform, model, load_options=LoadOptions(context_tokens=3)):
+            pass
+    assert caught.value.param == "max_context_len"
 
 
 async def test_an_exception_at_close(platform: FaultyPlatform, model: Path) -> None:

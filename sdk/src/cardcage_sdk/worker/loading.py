@@ -11,7 +11,14 @@ from cardcage_sdk.capabilities import Capabilities, Feature, Task
 from cardcage_sdk.chat import ChatRequest, Message, Sampling, TextPart
 from cardcage_sdk.embeddings import EmbedRequest, RerankRequest
 from cardcage_sdk.engine import BatchEngine, Engine
-from cardcage_sdk.errors import CardcageError, LoadFailedError, ModelError, OutOfMemoryError
+from cardcage_sdk.errors import (
+    CardcageError,
+    ContextLengthExceededError,
+    InvalidOptionError,
+    LoadFailedError,
+    ModelError,
+    OutOfMemoryError,
+)
 from cardcage_sdk.models import ModelInfo
 from cardcage_sdk.text.toolcalls import TOOL_FORMATS
 from cardcage_sdk.worker.log import log_exception
@@ -99,12 +106,22 @@ def self_test_request(info: ModelInfo, capabilities: Capabilities) -> Request:
 
 
 def as_load_error(error: BaseException, what: str) -> CardcageError:
-    """What a failed load is reported as: an error about the model as it is, anything else as `LoadFailedError`."""
+    """What a failed load is reported as.
+
+    An error about the model stays as it is, a context that holds no prompt is the client's fault, anything else is a
+    `LoadFailedError`.
+    """
     if isinstance(error, ModelError):
         return error
     if isinstance(error, MemoryError):
         log_exception(f"{what} failed", error)
         return OutOfMemoryError(f"{what} ran out of memory{f': {error}' if str(error) else ''}")
+    if isinstance(error, ContextLengthExceededError):
+        return InvalidOptionError(
+            f"A context of {error.context_tokens} tokens is too small for this model: {what[:1].lower()}{what[1:]} takes "
+            f"{error.prompt_tokens} tokens",
+            param="max_context_len",
+        )
     if isinstance(error, CardcageError):
         return LoadFailedError(f"{what} failed: {error.message}")
     log_exception(f"{what} failed", error)
