@@ -68,7 +68,7 @@ async def test_an_id_is_taken_once(cage):
 
 async def test_what_cannot_be_loaded_is_refused_before_any_process_starts(make_cage, narrow):
     cage = make_cage(plugins=(narrow(scaling=Scaling(maximum=1)).plugin,))
-    for count in (0, -1):
+    for count in (0, -1, 1025, 10**6):
         with pytest.raises(InvalidInstanceCountError):
             await cage.load("one", "scripted", instances=count)
     with pytest.raises(InvalidInstanceCountError) as caught:

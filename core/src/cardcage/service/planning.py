@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Planner", "check_instance_count", "check_load_id"]
 
 
+MOST_INSTANCES = 1024
+"""Bound where a platform has none: an instance may be a process, and a mistyped number must not fill the process table."""
+
+
 class Planner:
     """Checks everything about a load that can be checked before a process is started."""
 
@@ -105,7 +109,7 @@ def check_load_id(model_id: str) -> None:
 
 
 def check_instance_count(instance_count: int, platform: Platform | None = None) -> None:
-    """Refuse a number of instances that cannot be: below 1, or over what the platform says is safe.
+    """Refuse a number of instances that cannot be: below 1, or over what the platform or core says is safe.
 
     Raises:
         InvalidInstanceCountError: With the bound, where there is one.
@@ -113,6 +117,8 @@ def check_instance_count(instance_count: int, platform: Platform | None = None) 
     maximum = platform.scaling.maximum if platform is not None else None
     if instance_count < 1:
         raise InvalidInstanceCountError(instance_count, maximum=maximum)
+    if instance_count > MOST_INSTANCES:
+        raise InvalidInstanceCountError(instance_count, maximum=MOST_INSTANCES, reason=f"at most {MOST_INSTANCES} are")
     if platform is not None and maximum is not None and instance_count > maximum:
         reason = f"platform '{platform.name}' allows at most {maximum}"
         raise InvalidInstanceCountError(instance_count, maximum=maximum, reason=reason)
