@@ -165,3 +165,13 @@ async def test_a_model_brings_its_system_text_and_sample_turns(cage):
         events = await cage.events(dataclasses.replace(request, messages=(own, said)))
         assert events[0].prompt_tokens == (4 + 1) * 4
     assert json.dumps(ids(cage))
+
+
+async def test_a_model_on_demand_takes_as_many_requests_at_once_as_its_platform_suggests(cage):
+    cage.store_model("batch", "1b", platform="scripted-batch", answer="hi")
+    cage.store_model("single", "1b", answer="hi")
+    async with cage.service.using("batch") as status:
+        assert (status.instance_count, status.requested_instance_count) == (4, 4)
+    async with cage.service.using("single") as status:
+        assert status.instance_count == 1
+    assert cage.supervisor.counters.started == 2

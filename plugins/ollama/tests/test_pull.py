@@ -104,3 +104,16 @@ def test_two_callers_share_a_download_and_one_may_leave(server: Server, hub: Hub
     assert [step.status for step in staying][-1] == "success"
     with hub.lock:
         assert len([path for _, path, _ in hub.asked if digest in path]) == 1
+
+
+def test_a_model_brings_its_system_text_and_sample_turns(server: Server, hub: Hub) -> None:
+    turns = [{"role": "user", "content": "one two"}, {"role": "tool", "content": "x"}]
+    layers = {"model": b'{"echo": true}', "system": b"Be brief.", "messages": json.dumps(turns).encode()}
+    hub.add_ollama("library/wordy", "1b", layers)
+    server.ollama.pull("wordy:1b")
+    shown = server.post("/api/show", {"model": "wordy"}).json()
+    assert (shown["system"], shown["messages"]) == ("Be brief.", turns[:1])
+    # 4 tokens a message, and one for each word with the blanks before it.
+    assert server.ollama.chat("wordy", [{"role": "user", "content": "hi"}]).prompt_eval_count == (4 + 2) + (4 + 2) + (
+        4 + 1
+    )

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cardcage.service.planning import Planner
     from cardcage.workers.supervisor import Supervisor
     from cardcage_sdk.models import ModelArtifact
+    from cardcage_sdk.platform import Platform
 
 __all__ = ["HOLD_SECONDS", "Residency"]
 
@@ -316,10 +317,13 @@ class Residency:
             admit=lambda: self._room.admission(resident, plan),
             on_change=self._changed.tell,
         )
-        actual = await resident.pool.resize(request.instance_count)
+        instances = request.instance_count
+        if not resident.is_pinned:
+            instances = max(instances, _slots_at_once(plan.plugin.platform))
+        actual = await resident.pool.resize(instances)
         return LoadResult(
             model_id=resident.id,
-            requested_instance_count=request.instance_count,
+            requested_instance_count=instances,
             actual_instance_count=actual,
         )
 
@@ -460,3 +464,11 @@ class Residency:
     def _refuse_when_over(self) -> None:
         if self._over is not None:
             raise fresh_error(self._over)
+
+
+def _slots_at_once(platform: Platform) -> int:
+    """Requests that a model on demand takes at once: as many as its platform suggests, where one more costs no worker."""
+    scaling = platform.scaling
+    if scaling.unit != "slots":
+        return 1
+    return max(1, min(scaling.suggested, scaling.maximum or scaling.suggested))

@@ -86,9 +86,13 @@ class OllamaSource(Source):
         )
         files = self._files(manifest, base)
         document: dict[str, JsonValue] = {}
-        parameters = next((file for file in files if file.name == _FILES["params"]), None)
-        if parameters is not None and (parameters.size_bytes or 0) <= MAX_PARAMETER_BYTES:
+        small = {file.name: file for file in files if (file.size_bytes or 0) <= MAX_PARAMETER_BYTES}
+        if (parameters := small.get(_FILES["params"])) is not None:
             document["default_params"] = await self._parameters(parameters)
+        if (system := small.get(_FILES["system"])) is not None:
+            document["system"] = await self._text(system)
+        if (messages := small.get(_FILES["messages"])) is not None:
+            document["messages"] = await self._messages(messages)
         named = reference.name if owner == "library" else f"{owner}-{reference.name}"
         variant = RemoteVariant(
             name=named.lower(), size="" if tag == "latest" else tag.lower(), files=files, document=document
@@ -126,8 +130,24 @@ class OllamaSource(Source):
             raise ModelNotFoundError(base, message="The manifest names no weights; it is no model to run here")
         return tuple(found)
 
+    async def _text(self, file: RemoteFile) -> str:
+        return await fetch_text(file.url, source=self.name, model=file.name, limit_bytes=MAX_PARAMETER_BYTES)
+
+    async def _messages(self, file: RemoteFile) -> list[dict[str, JsonValue]]:
+        """Sample turns; those of other roles, or of more than text, have no place in `model.toml`."""
+        try:
+            written = json.loads(await self._text(file))
+        except ValueError as error:
+            raise SourceUnavailableError(self.name, reason="the model's messages are no JSON") from error
+        found = [item for item in written if isinstance(item, dict)] if isinstance(written, list) else []
+        return [
+            {"role": item["role"], "content": item["content"]}
+            for item in found
+            if item.get("role") in {"system", "user", "assistant"} and isinstance(item.get("content"), str)
+        ]
+
     async def _parameters(self, file: RemoteFile) -> dict[str, JsonValue]:
-        text = await fetch_text(file.url, source=self.name, model=file.name, limit_bytes=MAX_PARAMETER_BYTES)
+        text = await self._text(file)
         try:
             written = json.loads(text)
         except (ValueError, RecursionError) as error:
