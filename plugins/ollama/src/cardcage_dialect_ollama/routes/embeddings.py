@@ -1,5 +1,6 @@
 """`POST /api/embed` and, in its old form, `POST /api/embeddings`."""
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from cardcage_dialect_ollama.encode import encode_vectors
 from cardcage_dialect_ollama.keep_alive import decode_keep_alive
 from cardcage_dialect_ollama.names import ModelName, parse_name
 from cardcage_dialect_ollama.options import decode_options
-from cardcage_dialect_ollama.routes.replies import json_response, read_body
+from cardcage_dialect_ollama.routes.replies import json_bytes_response, json_response, read_body
 from cardcage_dialect_ollama.routes.running import held, new_id
 from cardcage_dialect_ollama.settings import Settings
 from cardcage_dialect_ollama.wire.generation import EmbedBody, EmbeddingsBody
@@ -26,6 +27,7 @@ from cardcage_sdk.errors import (
     WrongModelTypeError,
 )
 from cardcage_sdk.service import Service
+from cardcage_sdk.stream.jsontext import encode_json
 
 __all__ = ["add_embedding_routes"]
 
@@ -60,12 +62,15 @@ def add_embedding_routes(blueprint: Blueprint, service: Service, settings: Setti
         result, loaded = await run(body, name, neutral)
         answer: dict[str, Any] = {"model": body.model, "embeddings": []}
         if result is not None and neutral is not None:
-            answer["embeddings"] = encode_vectors(result, len(neutral.inputs), dimensions=body.dimensions)
+            # Thousands of vectors are seconds of formatting; streams of others go on meanwhile.
+            answer["embeddings"] = await asyncio.to_thread(
+                encode_vectors, result, len(neutral.inputs), dimensions=body.dimensions
+            )
         answer["total_duration"] = round((time.monotonic() - began) * _NANO)
         answer["load_duration"] = round(loaded * _NANO)
         if result is not None and (tokens := sum(result.prompt_tokens)):
             answer["prompt_eval_count"] = tokens
-        return json_response(answer)
+        return json_bytes_response(await asyncio.to_thread(encode_json, answer))
 
     @blueprint.post("/api/embeddings")
     async def embeddings() -> Response:

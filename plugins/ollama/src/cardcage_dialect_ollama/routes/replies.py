@@ -15,7 +15,16 @@ from cardcage_sdk.stream.jsontext import encode_json
 from cardcage_sdk.stream.ndjson import HEADERS, encode_line
 from cardcage_sdk.stream.pump import OwnedBody
 
-__all__ = ["Lines", "empty_response", "error_response", "json_response", "read_body", "redirect_reply", "stream_lines"]
+__all__ = [
+    "Lines",
+    "empty_response",
+    "error_response",
+    "json_bytes_response",
+    "json_response",
+    "read_body",
+    "redirect_reply",
+    "stream_lines",
+]
 
 Model = TypeVar("Model", bound=BaseModel)
 Lines = AsyncGenerator[dict[str, Any], None]
@@ -31,7 +40,12 @@ async def read_body(model: type[Model]) -> Model:
 
 def json_response(value: Any, *, status: int = 200) -> Response:
     """One object."""
-    response = Response(encode_json(value), status, content_type=JSON_TYPE)
+    return json_bytes_response(encode_json(value), status=status)
+
+
+def json_bytes_response(body: bytes, *, status: int = 200) -> Response:
+    """One object that is encoded already."""
+    response = Response(body, status, content_type=JSON_TYPE)
     response.timeout = None  # a slow reader of a large answer is no reason to cut it after Quart's 60 seconds
     return response
 
