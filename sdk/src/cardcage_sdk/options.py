@@ -1,12 +1,12 @@
-"""Option models of platforms. Server process only: this is the one part of the sdk that imports pydantic."""
+"""Option models of platforms and settings of dialects. Server process only: the one part of the sdk that imports pydantic."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from cardcage_sdk.errors import InvalidOptionError
+from cardcage_sdk.errors import ConfigError, InvalidOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,13 +16,32 @@ if TYPE_CHECKING:
     from cardcage_sdk.chat import JsonValue
     from cardcage_sdk.platform import Platform
 
-__all__ = ["Field", "PlatformOptions", "check_options", "validate_options"]
+__all__ = ["DialectSettings", "Field", "PlatformOptions", "check_options", "validate_options"]
 
 
 class PlatformOptions(BaseModel):
     """Base of a platform's load options. Unknown names are refused; values travel to the worker as plain JSON."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class DialectSettings(BaseModel):
+    """Base of a dialect's settings, the table `[dialects.<name>]`. Unknown names are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @classmethod
+    def read(cls, dialect: str, table: Mapping[str, JsonValue]) -> Self:
+        """Check the table of a dialect.
+
+        Raises:
+            ConfigError: An unknown name or a wrong value; each is named.
+        """
+        try:
+            return cls.model_validate(dict(table))
+        except ValidationError as error:
+            problems = "; ".join(_problem(item) for item in error.errors())
+            raise ConfigError(f"[dialects.{dialect}] {problems}") from error
 
 
 def validate_options(platform: Platform, options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

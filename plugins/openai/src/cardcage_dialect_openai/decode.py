@@ -11,7 +11,6 @@ from typing import Any
 
 from cardcage_dialect_openai.body import check_plain
 from cardcage_dialect_openai.media import decode_part
-from cardcage_dialect_openai.schema import check_schema
 from cardcage_dialect_openai.settings import Settings
 from cardcage_dialect_openai.tools import decode_tools
 from cardcage_dialect_openai.wire.chat import (
@@ -35,6 +34,7 @@ from cardcage_sdk.chat import (
     TextPart,
     ToolCall,
 )
+from cardcage_sdk.client_json import check_schema
 from cardcage_sdk.embeddings import EmbedRequest, RerankRequest
 from cardcage_sdk.errors import (
     InvalidInstanceCountError,

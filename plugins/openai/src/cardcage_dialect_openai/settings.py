@@ -3,15 +3,15 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
 from cardcage_sdk.chat import JsonValue
-from cardcage_sdk.errors import ConfigError
+from cardcage_sdk.options import DialectSettings
 
 __all__ = ["Settings", "read_settings"]
 
 
-class Settings(BaseModel):
+class Settings(DialectSettings):
     """Settings of this dialect.
 
     Attributes:
@@ -23,8 +23,6 @@ class Settings(BaseModel):
         max_image_bytes: Largest encoded image of a data URL.
         max_image_pixels: Largest width times height, read from the image's header before anything decodes it.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     profile: Literal["llamapi", "openai"] = "llamapi"
     reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
@@ -40,8 +38,4 @@ def read_settings(table: Mapping[str, JsonValue]) -> Settings:
     Raises:
         ConfigError: An unknown name or a wrong value; each is named.
     """
-    try:
-        return Settings.model_validate(dict(table))
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(str(part) for part in item['loc'])}: {item['msg']}" for item in error.errors())
-        raise ConfigError(f"[dialects.openai] {problems}") from error
+    return Settings.read("openai", table)

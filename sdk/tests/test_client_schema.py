@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cardcage_dialect_openai.schema import MAX_DEPTH, check_schema
+from cardcage_sdk.client_json import MAX_DEPTH, check_schema
 from cardcage_sdk.errors import InvalidSchemaError
 
 
