@@ -38,7 +38,12 @@ def bare_loop(platform_name: str, model: Path, threads: int) -> None:
     engine = getattr(__import__(module, fromlist=[name]), name)()
     engine.load(
         Catalog(model.parent).artifact(model),
-        LoadOptions(slots=1, max_slots=1, cpu_threads=threads, options=validate_options(platform, {})),
+        LoadOptions(
+            slots=1,
+            max_slots=1,
+            cpu_threads=threads or len(os.sched_getaffinity(0)),
+            options=validate_options(platform, {}),
+        ),
     )
     print("ready", flush=True)
     for number, line in enumerate(sys.stdin):
@@ -78,7 +83,7 @@ def main() -> None:
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--model", type=Path, default=DEFAULT_MODEL)
     parser.add_argument("--platform", default="llamacpp")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, default=0, help="engine threads on both sides; 0 is every core")
     parser.add_argument("--bare-loop", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.bare_loop:
@@ -88,6 +93,8 @@ def main() -> None:
     from cardcage_sdk.options import validate_options
 
     platform = load_platform(arguments.platform)
+    # By itself a lone model gets every core, as the bare loop does without --threads.
+    options = {"threads": arguments.threads} if arguments.threads else {}
     environment = {**os.environ, **platform.worker_environment(validate_options(platform, {}))}
     command = [
         sys.executable,
@@ -99,7 +106,7 @@ def main() -> None:
         str(arguments.model),
     ]
     with (
-        serving(arguments.model, instances=1) as server,
+        serving(arguments.model, instances=1, options=options) as server,
         subprocess.Popen(
             [*command, "--threads", str(arguments.threads)],
             env=environment,
@@ -137,9 +144,8 @@ def main() -> None:
     unequal = sum(server_run.value != loop_run.value for server_run, loop_run in pairs)
     ratios = [(a.seconds / a.value) / (b.seconds / b.value) for a, b in pairs]
     foreign = max(run.foreign_cpu_seconds / run.seconds for pair in pairs for run in pair)
-    print(
-        f"{arguments.pairs} pairs, {arguments.max_tokens} tokens, {arguments.threads} threads, model {arguments.model.name}"
-    )
+    threads = arguments.threads or "all"
+    print(f"{arguments.pairs} pairs, {arguments.max_tokens} tokens, {threads} threads, model {arguments.model.name}")
     print(f"pairs with unequal token counts: {unequal}   most foreign CPU in a run: {foreign:.2f} cores")
     print(f"seconds a token, server over bare loop: {median_interval(ratios)}")
 
